@@ -1,0 +1,352 @@
+//! The kernel's methods and legacy commands as functions with types.
+//!
+//! A method that a kernel does not have, or whose driver lacks the operation behind it, is `EPROTONOSUPPORT`.
+
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use uverbs_uapi::ioctl_cmds::{attr, method, object};
+use uverbs_uapi::ioctl_verbs::{GidEntry, QpCap, QueryPortRespEx};
+use uverbs_uapi::user_verbs::{
+    AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateCompChannel, CreateCompChannelResp, DestroyCqResp,
+    DestroyQpResp, ExQueryDevice, ExQueryDeviceResp, ModifyQp, PostSend, PostSendResp, QueryDevice,
+    QueryDeviceResp, QueryQp, QueryQpResp, RegMr, RegMrResp, ReqNotifyCq, write_cmd,
+};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use crate::{Command, Errno, Result, Transport};
+
+/// A command of `ib_user_verbs.h` that the method INVOKE_WRITE carries.
+///
+/// # Safety
+/// `NUMBER` is the number of the command that takes `Self` and answers with `Response`, and the kernel does not write through
+/// any field of `Self` under INVOKE_WRITE (where `response` pointers are unused).
+pub unsafe trait LegacyCommand: IntoBytes + Immutable {
+    /// `enum ib_uverbs_write_cmds`, with the flag for extended commands.
+    const NUMBER: u32;
+    /// What the kernel answers; `()` if nothing.
+    type Response: FromBytes + FromZeros + IntoBytes;
+}
+
+macro_rules! legacy_commands {
+    ($($request:ty => $number:expr, $response:ty;)*) => {$(
+        // SAFETY: as in ib_user_verbs.h; none of these has a pointer besides `response`.
+        unsafe impl LegacyCommand for $request {
+            const NUMBER: u32 = $number;
+            type Response = $response;
+        }
+    )*};
+}
+
+legacy_commands! {
+    QueryDevice => write_cmd::QUERY_DEVICE, QueryDeviceResp;
+    ExQueryDevice => write_cmd::EX_QUERY_DEVICE | CMD_FLAG_EXTENDED, ExQueryDeviceResp;
+    AllocPd => write_cmd::ALLOC_PD, AllocPdResp;
+    CreateCompChannel => write_cmd::CREATE_COMP_CHANNEL, CreateCompChannelResp;
+    ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
+    QueryQp => write_cmd::QUERY_QP, QueryQpResp;
+    ModifyQp => write_cmd::MODIFY_QP, ();
+    PostSend => write_cmd::POST_SEND, PostSendResp;
+}
+
+/// Executes a legacy command.
+///
+/// # Errors
+/// The command's; `EOPNOTSUPP` if the kernel or the driver has no such command.
+pub fn invoke<C: LegacyCommand>(transport: &dyn Transport, request: &C) -> Result<C::Response> {
+    // SAFETY: the trait's contract.
+    unsafe { invoke_raw(transport, C::NUMBER, request) }
+}
+
+/// # Safety
+/// `number` is the command that takes an `I` and answers with an `O`, and the pointers in `request` are good for whatever the
+/// kernel does with them.
+unsafe fn invoke_raw<I, O>(transport: &dyn Transport, number: u32, request: &I) -> Result<O>
+where
+    I: IntoBytes + Immutable,
+    O: FromBytes + FromZeros + IntoBytes,
+{
+    let mut response = O::new_zeroed();
+    let mut command = invoke_write(number);
+    command.input(attr::invoke_write::CORE_IN, request);
+    if size_of::<O>() > 0 {
+        command.output(attr::invoke_write::CORE_OUT, &mut response);
+    }
+    // SAFETY: INVOKE_WRITE defines CORE_IN and CORE_OUT as input and output, and the caller vouches for their contents.
+    unsafe { command.issue(transport) }?;
+    Ok(response)
+}
+
+/// A legacy command with no room for its structs. No command succeeds like this: the error says how far the kernel went.
+///
+/// # Errors
+/// `ENOSPC` if the kernel knows the command and the driver id is the device's; `EINVAL` if the driver id is another.
+pub fn invoke_without_room(transport: &dyn Transport, number: u32) -> Result<()> {
+    // SAFETY: there is nothing to write to.
+    unsafe { invoke_write(number).issue(transport) }
+}
+
+fn invoke_write<'a>(number: u32) -> Command<'a> {
+    let mut command = Command::new(object::DEVICE, method::device::INVOKE_WRITE);
+    command.constant(attr::invoke_write::WRITE_CMD, u64::from(number));
+    command
+}
+
+/// What GET_CONTEXT says of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextInfo {
+    /// Number of completion vectors.
+    pub completion_vectors: u32,
+    /// `enum ib_uverbs_core_support`: what the kernel's core understands.
+    pub core_support: u64,
+}
+
+/// Makes the open file a context. Nothing else works before, and it works once.
+///
+/// # Errors
+/// `EINVAL` if there is a context already.
+pub fn get_context(transport: &dyn Transport) -> Result<ContextInfo> {
+    let mut info = ContextInfo::default();
+    let mut command = Command::new(object::DEVICE, method::device::GET_CONTEXT);
+    command
+        .output(attr::get_context::NUM_COMP_VECTORS, &mut info.completion_vectors)
+        .output(attr::get_context::CORE_SUPPORT, &mut info.core_support);
+    // SAFETY: both attributes are outputs, of 32 and 64 bits.
+    unsafe { command.issue(transport) }?;
+    Ok(info)
+}
+
+/// Opens a file for asynchronous events. The first one receives those of all objects that name no other.
+///
+/// # Errors
+/// `EMFILE`, `ENOMEM`.
+pub fn alloc_async_event(transport: &dyn Transport) -> Result<OwnedFd> {
+    let mut command = Command::new(object::ASYNC_EVENT, method::async_event::ALLOC);
+    command.create(attr::async_event_alloc::FD_HANDLE);
+    // SAFETY: the attribute creates a file.
+    unsafe { command.issue(transport) }?;
+    // SAFETY: the command succeeded and nobody else takes the file.
+    unsafe { command.new_fd(attr::async_event_alloc::FD_HANDLE) }.ok_or(Errno::EBADF)
+}
+
+/// Opens a completion channel.
+///
+/// # Errors
+/// `EMFILE`, `ENOMEM`.
+pub fn create_comp_channel(transport: &dyn Transport) -> Result<OwnedFd> {
+    let fd = invoke(transport, &CreateCompChannel::default())?.fd;
+    let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Attributes of a port, `ibv_query_port`.
+///
+/// # Errors
+/// `EINVAL` if there is no such port.
+pub fn query_port(transport: &dyn Transport, port: u8) -> Result<QueryPortRespEx> {
+    let mut response = QueryPortRespEx::default();
+    let mut command = Command::new(object::DEVICE, method::device::QUERY_PORT);
+    command
+        .constant(attr::query_port::PORT_NUM, u64::from(port))
+        .output(attr::query_port::RESP, &mut response);
+    // SAFETY: a constant and an output of that struct.
+    unsafe { command.issue(transport) }?;
+    Ok(response)
+}
+
+/// One entry of a port's GID table, `ibv_query_gid_ex`.
+///
+/// # Errors
+/// `ENODATA` if the entry is empty; `EINVAL` if the index or the port is out of range.
+pub fn query_gid_entry(transport: &dyn Transport, port: u32, index: u32) -> Result<GidEntry> {
+    let mut entry = GidEntry::default();
+    let mut command = Command::new(object::DEVICE, method::device::QUERY_GID_ENTRY);
+    command
+        .constant(attr::query_gid_entry::PORT, u64::from(port))
+        .constant(attr::query_gid_entry::GID_INDEX, u64::from(index))
+        .flags(attr::query_gid_entry::FLAGS, 0)
+        .output(attr::query_gid_entry::RESP_ENTRY, &mut entry);
+    // SAFETY: two constants, a flag word and an output of that struct.
+    unsafe { command.issue(transport) }?;
+    Ok(entry)
+}
+
+/// The valid entries of the GID tables of all ports, `ibv_query_gid_table`. Says how many of `entries` it filled.
+///
+/// # Errors
+/// `EINVAL` if `entries` is too small. `E2BIG` if it is longer than one attribute can be, 2 047 entries.
+pub fn query_gid_table(transport: &dyn Transport, entries: &mut [GidEntry]) -> Result<usize> {
+    let room = entries.len();
+    let mut count = 0_u64;
+    let mut command = Command::new(object::DEVICE, method::device::QUERY_GID_TABLE);
+    command
+        .constant(attr::query_gid_table::ENTRY_SIZE, size_of::<GidEntry>() as u64)
+        .flags(attr::query_gid_table::FLAGS, 0)
+        .output(attr::query_gid_table::RESP_ENTRIES, entries)
+        .output(attr::query_gid_table::RESP_NUM_ENTRIES, &mut count);
+    // SAFETY: a constant, a flag word, an output array of entries of the size named and an output of 64 bits.
+    unsafe { command.issue(transport) }?;
+    Ok(usize::try_from(count).map_or(room, |count| count.min(room)))
+}
+
+/// Registers memory. `start` and `hca_va` agree modulo the page size.
+///
+/// # Errors
+/// `EFAULT` if the range is not mapped or not writable; `ENOMEM` beyond `RLIMIT_MEMLOCK`; `EINVAL`.
+///
+/// # Safety
+/// The device may read and write the range as `access_flags` allow until the region has been destroyed.
+pub unsafe fn reg_mr(transport: &dyn Transport, request: &RegMr) -> Result<RegMrResp> {
+    // SAFETY: the kernel writes through no field itself; the caller vouches for what the device does with the range.
+    unsafe { invoke_raw(transport, write_cmd::REG_MR, request) }
+}
+
+/// What a CQ is created with, `ibv_create_cq`.
+#[derive(Clone, Copy, Debug)]
+pub struct CqRequest<'a> {
+    /// Least number of entries.
+    pub cqe: u32,
+    /// What events of this CQ carry.
+    pub user_handle: u64,
+    /// Which completion vector signals its events.
+    pub comp_vector: u32,
+    /// Where its completion events go.
+    pub channel: Option<BorrowedFd<'a>>,
+}
+
+/// Creates a CQ: its handle and the number of entries granted.
+///
+/// # Errors
+/// `EINVAL` if a number is out of range.
+pub fn create_cq<D: FromBytes + IntoBytes>(
+    transport: &dyn Transport,
+    request: &CqRequest<'_>,
+    driver: &mut D,
+) -> Result<(u32, u32)> {
+    let mut cqe = 0_u32;
+    let mut command = Command::new(object::CQ, method::cq::CREATE);
+    command
+        .create(attr::create_cq::HANDLE)
+        .input(attr::create_cq::CQE, &request.cqe)
+        .input(attr::create_cq::USER_HANDLE, &request.user_handle)
+        .input(attr::create_cq::COMP_VECTOR, &request.comp_vector)
+        .output(attr::create_cq::RESP_CQE, &mut cqe)
+        .driver_output(driver);
+    if let Some(channel) = request.channel {
+        command.fd(attr::create_cq::COMP_CHANNEL, channel);
+    }
+    // SAFETY: a new handle, inputs of 32, 64 and 32 bits, an output of 32 bits, the driver's output and a file.
+    unsafe { command.issue(transport) }?;
+    let handle = command.new_handle(attr::create_cq::HANDLE);
+    Ok((handle, cqe))
+}
+
+/// Destroys a CQ.
+///
+/// # Errors
+/// `EBUSY` while a QP uses it.
+pub fn destroy_cq(transport: &dyn Transport, handle: u32) -> Result<DestroyCqResp> {
+    let mut response = DestroyCqResp::default();
+    let mut command = Command::new(object::CQ, method::cq::DESTROY);
+    command.handle(attr::destroy_cq::HANDLE, handle).output(attr::destroy_cq::RESP, &mut response);
+    // SAFETY: a handle and an output of that struct.
+    unsafe { command.issue(transport) }?;
+    Ok(response)
+}
+
+/// What a QP is created with, `ibv_create_qp`.
+#[derive(Clone, Copy, Debug)]
+pub struct QpRequest {
+    /// Handle of the protection domain.
+    pub pd: u32,
+    /// Handle of the CQ for the send queue.
+    pub send_cq: u32,
+    /// Handle of the CQ for the receive queue.
+    pub recv_cq: u32,
+    /// What asynchronous events of this QP carry.
+    pub user_handle: u64,
+    /// Least capacities of the queues.
+    pub cap: QpCap,
+    /// `enum ib_uverbs_qp_type`.
+    pub qp_type: u32,
+    /// `enum ib_uverbs_qp_create_flags`.
+    pub flags: u32,
+}
+
+/// A QP as created.
+#[derive(Clone, Copy, Debug)]
+pub struct QpCreated {
+    /// Its handle.
+    pub handle: u32,
+    /// Its number.
+    pub qp_num: u32,
+    /// Capacities granted.
+    pub cap: QpCap,
+}
+
+/// Creates a QP.
+///
+/// # Errors
+/// `EINVAL` if a capacity is beyond the device's, `EOPNOTSUPP` if the type is not supported.
+pub fn create_qp<D: FromBytes + IntoBytes>(
+    transport: &dyn Transport,
+    request: &QpRequest,
+    driver: &mut D,
+) -> Result<QpCreated> {
+    let mut cap = QpCap::default();
+    let mut qp_num = 0_u32;
+    let mut command = Command::new(object::QP, method::qp::CREATE);
+    command
+        .create(attr::create_qp::HANDLE)
+        .handle(attr::create_qp::PD_HANDLE, request.pd)
+        .handle(attr::create_qp::SEND_CQ_HANDLE, request.send_cq)
+        .handle(attr::create_qp::RECV_CQ_HANDLE, request.recv_cq)
+        .input(attr::create_qp::USER_HANDLE, &request.user_handle)
+        .input(attr::create_qp::CAP, &request.cap)
+        .constant(attr::create_qp::TYPE, u64::from(request.qp_type))
+        .flags(attr::create_qp::FLAGS, request.flags)
+        .output(attr::create_qp::RESP_CAP, &mut cap)
+        .output(attr::create_qp::RESP_QP_NUM, &mut qp_num)
+        .driver_output(driver);
+    // SAFETY: a new handle, three handles, inputs of 64 bits and of that struct, a constant, a flag word, outputs of that struct
+    // and of 32 bits, and the driver's output.
+    unsafe { command.issue(transport) }?;
+    let handle = command.new_handle(attr::create_qp::HANDLE);
+    Ok(QpCreated { handle, qp_num, cap })
+}
+
+/// Destroys a QP.
+///
+/// # Errors
+/// `EBUSY` while it is attached to a multicast group.
+pub fn destroy_qp(transport: &dyn Transport, handle: u32) -> Result<DestroyQpResp> {
+    let mut response = DestroyQpResp::default();
+    let mut command = Command::new(object::QP, method::qp::DESTROY);
+    command.handle(attr::destroy_qp::HANDLE, handle).output(attr::destroy_qp::RESP, &mut response);
+    // SAFETY: a handle and an output of that struct.
+    unsafe { command.issue(transport) }?;
+    Ok(response)
+}
+
+/// Destroys a protection domain.
+///
+/// # Errors
+/// `EBUSY` while something belongs to it.
+pub fn destroy_pd(transport: &dyn Transport, handle: u32) -> Result<()> {
+    destroy(transport, object::PD, method::pd::DESTROY, attr::destroy_pd::HANDLE, handle)
+}
+
+/// Deregisters a memory region.
+///
+/// # Errors
+/// `EINVAL` or `EBUSY` while a memory window is bound to it.
+pub fn destroy_mr(transport: &dyn Transport, handle: u32) -> Result<()> {
+    destroy(transport, object::MR, method::mr::DESTROY, attr::destroy_mr::HANDLE, handle)
+}
+
+fn destroy(transport: &dyn Transport, object: u16, method: u16, attribute: u16, handle: u32) -> Result<()> {
+    let mut command = Command::new(object, method);
+    command.handle(attribute, handle);
+    // SAFETY: a handle.
+    unsafe { command.issue(transport) }
+}
