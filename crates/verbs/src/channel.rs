@@ -1,0 +1,171 @@
+//! Completion channels.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use uverbs_ioctl::{Errno, calls, events};
+
+use crate::context::{Context, ContextInner};
+use crate::cq::CqShared;
+use crate::error::{DestroyError, Error, Result};
+
+const GET_EVENT: &str = "get_cq_event";
+
+/// Where completion queues report that completions have arrived, `struct ibv_comp_channel`. Copies are of the same channel.
+///
+/// It is a file ([`AsFd`]) that is readable while an event waits, for `poll`, `epoll` and async runtimes. A CQ reports only once
+/// after it has been [armed](crate::CompletionQueue::arm), and only completions that arrive after that: arm, then poll the CQ
+/// until it is empty, and only then wait.
+#[derive(Clone)]
+pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
+
+pub(crate) struct ChannelInner {
+    fd: OwnedFd,
+    /// The CQs that report here, by the number that their events carry.
+    queues: Mutex<HashMap<u64, Weak<CqShared>>>,
+    /// Keeps the device open.
+    context: Arc<ContextInner>,
+}
+
+impl ChannelInner {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+
+    pub(crate) fn insert(&self, queue: &Arc<CqShared>) {
+        self.queues.lock().insert(queue.id(), Arc::downgrade(queue));
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.queues.lock().remove(&id);
+    }
+
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queues.lock().len()
+    }
+
+    /// Reads events until one is of a CQ that is still there.
+    fn read(&self) -> Result<CompletionEvent, Errno> {
+        loop {
+            let id = events::read_completion_event(&self.fd)?;
+            let queue = self.queues.lock().get(&id).and_then(Weak::upgrade);
+            if let Some(queue) = queue {
+                queue.unacknowledged.fetch_add(1, Ordering::Relaxed);
+                return Ok(CompletionEvent(queue));
+            }
+        }
+    }
+
+    /// The next event, unless the deadline passes first.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<Option<CompletionEvent>> {
+        let failed = |errno| Error::new(GET_EVENT, errno);
+        while events::wait_readable(&self.fd, deadline).map_err(failed)? {
+            match self.read() {
+                Ok(event) => return Ok(Some(event)),
+                // Another thread took it.
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl CompletionChannel {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let fd = calls::create_comp_channel(context.transport())
+            .map_err(|errno| Error::new("create_comp_channel", errno))?;
+        Ok(Self(Arc::new(ChannelInner { fd, queues: Mutex::default(), context: context.inner().clone() })))
+    }
+
+    /// The next event, `ibv_get_cq_event`. Waits for one, unless the file has been made non-blocking.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](crate::ErrorKind::WouldBlock) (`EAGAIN`) if the file is non-blocking and there is none;
+    /// [`Interrupted`](crate::ErrorKind::Interrupted) (`EINTR`) if a signal arrived first, and no event is lost by either;
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`).
+    pub fn get_event(&self) -> Result<CompletionEvent> {
+        self.0.read().map_err(|errno| Error::new(GET_EVENT, errno))
+    }
+
+    /// The next event, or nothing if none arrives within `timeout`. `None` waits for ever. Signals do not end the wait.
+    ///
+    /// With a file in blocking mode, use it from one thread at a time: another one that takes the event first makes this one wait
+    /// beyond its time.
+    ///
+    /// # Errors
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`).
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CompletionEvent>> {
+        self.0.wait(deadline(timeout))
+    }
+
+    /// Gives the channel back, `ibv_destroy_comp_channel`.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a CQ reports to it, or a copy of it is there.
+    pub fn destroy(self) -> Result<(), DestroyError<Self>> {
+        match Arc::try_unwrap(self.0) {
+            Ok(_closed_when_dropped) => Ok(()),
+            Err(inner) => {
+                let detail = match inner.queue_count() {
+                    0 => "copies of it are still there".to_owned(),
+                    count => format!("{count} completion queues report to it"),
+                };
+                let error = Error::with("destroy_comp_channel", Errno::EBUSY, detail);
+                Err(DestroyError::new(Self(inner), error))
+            }
+        }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionChannel").field("fd", &self.0.fd).finish_non_exhaustive()
+    }
+}
+
+/// The moment when a timeout is over; `None`, for ever, also stands for what is further away than clocks can tell.
+pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+/// A CQ has had a completion since it was armed.
+///
+/// Dropped, it acknowledges itself on its own CQ, as `ibv_ack_cq_events` does: a CQ with events that are not acknowledged
+/// cannot be destroyed.
+#[must_use = "it says which CQ to poll"]
+pub struct CompletionEvent(Arc<CqShared>);
+
+impl CompletionEvent {
+    /// Which CQ: the one with this [`id`](crate::CompletionQueue::id).
+    pub fn queue_id(&self) -> u64 {
+        self.0.id()
+    }
+}
+
+impl Drop for CompletionEvent {
+    fn drop(&mut self) {
+        self.0.unacknowledged.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for CompletionEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionEvent").field("queue_id", &self.queue_id()).finish()
+    }
+}

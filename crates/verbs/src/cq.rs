@@ -1,0 +1,237 @@
+//! Completion queues.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use uverbs_ioctl::calls::{self, CqRequest};
+use uverbs_ioctl::{Errno, Transport};
+
+use crate::channel::{ChannelInner, CompletionChannel, deadline};
+use crate::completion::WorkCompletion;
+use crate::context::{Context, ContextInner};
+use crate::error::{DestroyError, Error, Result};
+use crate::object::Object;
+use crate::provider::CompletionRing;
+
+/// A completion queue, `struct ibv_cq`.
+///
+/// Polling takes `&mut self` and no lock. QPs keep the queue alive in the kernel, but it can be polled only through this.
+pub struct CompletionQueue {
+    ring: Box<dyn CompletionRing>,
+    entries: u32,
+    shared: Arc<CqShared>,
+}
+
+/// What QPs and events keep alive of a CQ.
+pub(crate) struct CqShared {
+    object: Object,
+    /// Never used twice in this process, so that a late event cannot be taken for one of a later CQ.
+    id: u64,
+    channel: Option<Arc<ChannelInner>>,
+    pub(crate) unacknowledged: AtomicU32,
+}
+
+impl CqShared {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.object.handle()
+    }
+
+    pub(crate) fn is_of(&self, context: &Arc<ContextInner>) -> bool {
+        Arc::ptr_eq(self.object.context(), context)
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.remove(self.id);
+        }
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(
+        context: &Context,
+        entries: u32,
+        channel: Option<&CompletionChannel>,
+        vector: u32,
+    ) -> Result<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        const VERB: &str = "create_cq";
+        if channel.is_some_and(|channel| !Arc::ptr_eq(channel.0.context(), context.inner())) {
+            return Err(Error::with(VERB, Errno::EINVAL, "the channel belongs to another context"));
+        }
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let request = CqRequest {
+            cqe: entries,
+            user_handle: id,
+            comp_vector: vector,
+            channel: channel.map(|channel| channel.0.fd()),
+        };
+        let new = context.inner().provider().create_cq(context.transport(), &request).map_err(|errno| {
+            Error::new(VERB, errno).or_detail(|| explain(context, errno, entries, vector))
+        })?;
+        let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
+        let shared = Arc::new(CqShared {
+            object: Object::new(context.inner().clone(), new.handle, destroy),
+            id,
+            channel: channel.map(|channel| channel.0.clone()),
+            unacknowledged: AtomicU32::new(0),
+        });
+        if let Some(channel) = channel {
+            channel.0.insert(&shared);
+        }
+        Ok(Self { ring: new.ring, entries: new.entries, shared })
+    }
+
+    /// Number of completions that it holds, at least as many as asked for, `cqe`. One more is lost, and breaks the QP.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// What events of this CQ carry. No other CQ of this process has or had the same.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Takes completions, `ibv_poll_cq`: as many as there are and fit, oldest first. The slice returned has those.
+    ///
+    /// It costs no system call, takes no lock and allocates nothing.
+    #[inline]
+    pub fn poll<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> &'a [WorkCompletion] {
+        let count = self.ring.poll(completions);
+        &completions[..count]
+    }
+
+    /// Asks for one event on the channel when the next completion arrives, `ibv_req_notify_cq`. With `solicited_only`, only a
+    /// message that was sent with [`SOLICITED`](crate::SendFlags::SOLICITED) counts.
+    ///
+    /// Completions that are there already raise no event: poll after arming, before waiting.
+    ///
+    /// # Errors
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone); [`InvalidInput`](crate::ErrorKind::InvalidInput) without a channel.
+    pub fn arm(&mut self, solicited_only: bool) -> Result<()> {
+        const VERB: &str = "req_notify_cq";
+        if self.shared.channel.is_none() {
+            return Err(Error::with(VERB, Errno::EINVAL, "the CQ has no completion channel"));
+        }
+        let object = &self.shared.object;
+        self.ring
+            .arm(object.transport(), object.handle(), solicited_only)
+            .map_err(|errno| Error::new(VERB, errno))
+    }
+
+    /// Waits for completions: polls, and if there are none arms, polls again, and sleeps on the channel. The slice returned is
+    /// empty only if `timeout` has passed; `None` waits for ever.
+    ///
+    /// The channel must be this CQ's alone: otherwise events of the others would be taken here. For a shared channel, use
+    /// [`CompletionChannel::wait`].
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) without a channel of its own;
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone).
+    pub fn wait<'a>(
+        &mut self,
+        completions: &'a mut [WorkCompletion],
+        timeout: Option<Duration>,
+    ) -> Result<&'a [WorkCompletion]> {
+        const VERB: &str = "wait";
+        let mut count = self.ring.poll(completions);
+        if count > 0 || completions.is_empty() {
+            return Ok(&completions[..count]);
+        }
+        let deadline = deadline(timeout);
+        let channel = self.shared.channel.clone();
+        let channel =
+            channel.ok_or_else(|| Error::with(VERB, Errno::EINVAL, "the CQ has no completion channel"))?;
+        let sharing = channel.queue_count();
+        if sharing > 1 {
+            let detail = format!("{sharing} CQs share the channel: wait on the channel");
+            return Err(Error::with(VERB, Errno::EINVAL, detail));
+        }
+        while count == 0 {
+            self.arm(false)?;
+            // What arrived before the CQ was armed raises no event.
+            count = self.ring.poll(completions);
+            if count == 0 {
+                let event = channel.wait(deadline)?;
+                // An event left over from an earlier round may have nothing behind it.
+                count = self.ring.poll(completions);
+                if event.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(&completions[..count])
+    }
+
+    /// Gives the CQ back, `ibv_destroy_cq`.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a QP uses it or an event of it has not been dropped.
+    pub fn destroy(self) -> Result<(), DestroyError<Self>> {
+        const VERB: &str = "destroy_cq";
+        let Self { ring, entries, shared } = self;
+        let busy = |shared: Arc<CqShared>, ring, detail: String| {
+            let error = Error::with(VERB, Errno::EBUSY, detail);
+            Err(DestroyError::new(Self { ring, entries, shared }, error))
+        };
+        let events = shared.unacknowledged.load(Ordering::Acquire);
+        if events > 0 {
+            return busy(shared, ring, format!("{events} of its events are not acknowledged: drop them"));
+        }
+        match Arc::try_unwrap(shared) {
+            Ok(mut inner) => match inner.object.destroy() {
+                Ok(()) => Ok(()),
+                Err(errno) => {
+                    let shared = Arc::new(inner);
+                    if let Some(channel) = &shared.channel {
+                        channel.insert(&shared);
+                    }
+                    Err(DestroyError::new(Self { ring, entries, shared }, Error::new(VERB, errno)))
+                }
+            },
+            Err(shared) => {
+                let users = Arc::strong_count(&shared).saturating_sub(1);
+                busy(shared, ring, format!("in use {users} times by queues of QPs"))
+            }
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("id", &self.shared.id)
+            .field("entries", &self.entries)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn explain(context: &Context, errno: Errno, entries: u32, vector: u32) -> Option<String> {
+    if errno != Errno::EINVAL {
+        return None;
+    }
+    let (name, vectors) = (context.device().name(), context.completion_vectors());
+    let most = context.inner().limits()?.max_cqe;
+    if entries == 0 {
+        Some("a CQ of zero entries".to_owned())
+    } else if entries > most {
+        Some(format!("{entries} entries, {name} allows {most}"))
+    } else if vector >= vectors {
+        Some(format!("completion vector {vector}, {name} has {vectors}, counted from 0"))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,227 @@
+//! Devices of this host.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use uverbs_ioctl::discovery::{self, DeviceInfo};
+use uverbs_ioctl::{Errno, KernelDevice, netlink};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::provider;
+
+/// An RDMA device, `struct ibv_device`. It is a name and a place to open, not an open file; copies are cheap.
+#[derive(Clone)]
+pub struct Device(Arc<DeviceInfo>);
+
+/// What a device is in the network, `enum ibv_node_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeType {
+    /// A host channel adapter; soft-RoCE is one too.
+    ChannelAdapter,
+    /// A switch.
+    Switch,
+    /// A router.
+    Router,
+    /// An iWARP adapter.
+    Rnic,
+    /// A usNIC adapter.
+    Usnic,
+    /// A usNIC adapter over UDP.
+    UsnicUdp,
+    /// A device with a transport of its own, such as EFA.
+    Unspecified,
+    /// One that this version does not know.
+    Other(u8),
+}
+
+impl fmt::Display for NodeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ChannelAdapter => "InfiniBand channel adapter",
+            Self::Switch => "InfiniBand switch",
+            Self::Router => "InfiniBand router",
+            Self::Rnic => "iWARP NIC",
+            Self::Usnic => "usNIC",
+            Self::UsnicUdp => "usNIC UDP",
+            Self::Unspecified => "unspecified",
+            Self::Other(number) => return write!(f, "unknown ({number})"),
+        })
+    }
+}
+
+impl Device {
+    /// The devices that this process can use, `ibv_get_device_list`: those with a device node here and a provider in this
+    /// crate. There may be none. Each call looks anew, so devices that come and go are seen.
+    ///
+    /// # Errors
+    /// Only those of sysfs, where netlink is not to be had either.
+    pub fn list() -> Result<Vec<Self>> {
+        Ok(Self::all()?.into_iter().filter(|device| device.usable().is_ok()).collect())
+    }
+
+    /// The device of that name, usable or not: [`open`](Self::open) says what is wrong with it.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), with the names that there are.
+    pub fn find(name: &str) -> Result<Self> {
+        let all = Self::all()?;
+        if let Some(device) = all.iter().find(|device| device.name() == name) {
+            return Ok(device.clone());
+        }
+        let names: Vec<_> = all.iter().map(Self::name).collect();
+        let there = if names.is_empty() {
+            "there is no RDMA device".to_owned()
+        } else {
+            format!("there are {}", names.join(", "))
+        };
+        Err(Error::with("find_device", Errno::ENODEV, format!("no device {name}; {there}")))
+    }
+
+    /// Every device that the kernel shows, usable or not.
+    fn all() -> Result<Vec<Self>> {
+        let devices = discovery::devices().map_err(|errno| Error::new("get_device_list", errno))?;
+        Ok(devices.into_iter().map(|info| Self(Arc::new(info))).collect())
+    }
+
+    /// What the device with that index is called now.
+    pub(crate) fn name_of_index(index: u32) -> Option<String> {
+        let devices = netlink::Socket::open().and_then(|mut socket| socket.devices()).ok()?;
+        devices.into_iter().find(|device| device.index == index).map(|device| device.name)
+    }
+
+    /// Why it cannot be opened, as far as that can be seen without trying.
+    fn usable(&self) -> Result<()> {
+        const VERB: &str = "open_device";
+        let name = self.name();
+        if let Err(errno) = self.0.stamp {
+            let node = self.0.node.display();
+            return Err(Error::with(
+                VERB,
+                errno,
+                format!(
+                    "{name} is there, but not its device node {node}: pass it into this container or namespace"
+                ),
+            ));
+        }
+        if let Some(id) = self.0.driver_id {
+            let provider = provider::by_driver_id(id).ok_or_else(|| {
+                Error::with(
+                    VERB,
+                    Errno::EOPNOTSUPP,
+                    format!("no provider for the driver of {name} (driver id {id})"),
+                )
+            })?;
+            let abi = self.0.abi_version;
+            if !provider.abi_versions().contains(&abi) {
+                return Err(Error::with(
+                    VERB,
+                    Errno::EOPNOTSUPP,
+                    format!(
+                        "{name} speaks version {abi} of the user ABI of {}, which this crate does not",
+                        provider.name()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the device, `ibv_open_device`.
+    ///
+    /// # Errors
+    /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied) with the node's path; [`NotFound`](crate::ErrorKind::NotFound)
+    /// if the device has gone or another has taken its place; [`Unsupported`](crate::ErrorKind::Unsupported) if there is no
+    /// provider for it or the kernel is older than 5.8.
+    pub fn open(&self) -> Result<Context> {
+        const VERB: &str = "open_device";
+        self.usable()?;
+        let stamp = self.0.stamp.map_err(|errno| Error::new(VERB, errno))?;
+        let transport = KernelDevice::open(&self.0.node, stamp, self.0.driver_id, &provider::driver_ids())
+            .map_err(|errno| self.explain_open(errno))?;
+        Context::new(self.clone(), Box::new(transport))
+    }
+
+    #[cold]
+    fn explain_open(&self, errno: Errno) -> Error {
+        let (name, node) = (self.name(), self.0.node.display());
+        let detail = match errno {
+            Errno::EACCES => {
+                let mode = rustix::fs::stat(&self.0.node).map_or_else(
+                    |_| String::new(),
+                    |stat| {
+                        format!(
+                            " (mode {:04o}, owner {}:{})",
+                            stat.st_mode & 0o7777,
+                            stat.st_uid,
+                            stat.st_gid
+                        )
+                    },
+                );
+                format!(
+                    "no permission to read and write {node}{mode}: give it to this user, as udev rules of rdma-core do (mode 0666)"
+                )
+            }
+            Errno::EPERM => format!("{name} belongs to another network namespace (rdma system show)"),
+            Errno::ENODEV => format!("{name} has gone or been replaced since it was listed"),
+            Errno::ENOTTY => "this kernel has no RDMA ioctl interface".to_owned(),
+            _ => format!("{name}, {node}"),
+        };
+        Error::with("open_device", errno, detail)
+    }
+
+    /// Name, `ibv_get_device_name`: `rxe0`. An administrator can change it at any time.
+    pub fn name(&self) -> &str {
+        &self.0.device.name
+    }
+
+    /// The kernel's index of the device, `ibv_get_device_index`; nothing if it was found without netlink.
+    pub fn index(&self) -> Option<u32> {
+        self.0.has_index.then_some(self.0.device.index)
+    }
+
+    /// Node GUID, `ibv_get_device_guid`, as a number: the first byte is the most significant.
+    pub fn guid(&self) -> u64 {
+        self.0.device.node_guid
+    }
+
+    /// Kind of node.
+    pub fn node_type(&self) -> NodeType {
+        match self.0.device.node_type {
+            1 => NodeType::ChannelAdapter,
+            2 => NodeType::Switch,
+            3 => NodeType::Router,
+            4 => NodeType::Rnic,
+            5 => NodeType::Usnic,
+            6 => NodeType::UsnicUdp,
+            7 => NodeType::Unspecified,
+            number => NodeType::Other(number),
+        }
+    }
+
+    /// Firmware version, empty if the device has none.
+    pub fn firmware(&self) -> &str {
+        &self.0.device.firmware
+    }
+
+    /// Path of the character device.
+    pub fn node(&self) -> &Path {
+        &self.0.node
+    }
+
+    /// Name of the provider in this crate that serves it, if that is known before it is open.
+    pub fn provider(&self) -> Option<&'static str> {
+        Some(provider::by_driver_id(self.0.driver_id?)?.name())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .field("node", &self.0.node)
+            .finish_non_exhaustive()
+    }
+}

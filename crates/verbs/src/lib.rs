@@ -1,0 +1,65 @@
+//! The Linux RDMA verbs in Rust, all the way down to the kernel: no libibverbs, no C library for verbs, no bindgen.
+//!
+//! A program opens a [`Device`], which gives a [`Context`]. In it are [`ProtectionDomain`]s with [`MemoryRegion`]s and
+//! [`QueuePair`]s, and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. Each type names its counterpart in
+//! libibverbs, and errors name the verb, the kernel's error number and what to do about it.
+//!
+//! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
+//! Posting and polling take `&mut self` and neither lock nor allocate.
+//!
+//! ```no_run
+//! use uverbs::{AccessFlags, Device, QueuePairInit, ReceiveRequest};
+//!
+//! # fn main() -> uverbs::Result<()> {
+//! let context = Device::find("rxe0")?.open()?;
+//! let domain = context.alloc_protection_domain()?;
+//! let region = domain.allocate(4096, AccessFlags::LOCAL_WRITE)?;
+//! let channel = context.create_completion_channel()?;
+//! let mut cq = context.create_completion_queue(16, Some(&channel), 0)?;
+//! let mut qp = domain.create_queue_pair(&QueuePairInit::reliable_connection(&cq))?;
+//! // Connect it: see `ModifyQueuePair`.
+//! qp.post_receive(&[ReceiveRequest::new(1, &[region.sge(0..4096)])])?;
+//! let mut completions = [Default::default(); 4];
+//! for completion in cq.wait(&mut completions, None)? {
+//!     println!("{completion:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod attributes;
+mod channel;
+mod completion;
+mod context;
+mod cq;
+mod device;
+mod error;
+pub mod link;
+mod memory;
+mod mr;
+mod object;
+mod pd;
+mod post;
+mod provider;
+mod qp;
+
+pub use attributes::{
+    DeviceAttributes, Gid, GidEntry, GidType, IpFamily, LinkLayer, Mtu, PortAttributes, PortState,
+};
+pub use channel::{CompletionChannel, CompletionEvent};
+pub use completion::{CompletionError, CompletionOpcode, CompletionStatus, Success, WorkCompletion};
+pub use context::Context;
+pub use cq::CompletionQueue;
+pub use device::{Device, NodeType};
+pub use error::{DestroyError, Error, ErrorKind, Result};
+pub use memory::Memory;
+pub use mr::{AccessFlags, MemoryRegion};
+pub use pd::ProtectionDomain;
+pub use post::{
+    Operation, Payload, PostError, PostReason, ReceiveRequest, ScatterGather, SendBatch, SendFlags,
+    SendRequest,
+};
+pub use qp::{
+    AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,
+    QueuePairInit, QueuePairState, QueuePairType,
+};

@@ -1,0 +1,253 @@
+//! Memory regions.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use bitflags::bitflags;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use uverbs_ioctl::uapi::ioctl_verbs::{AccessFlags as Access, CoreSupport};
+use uverbs_ioctl::uapi::user_verbs::RegMr;
+use uverbs_ioctl::{Errno, calls};
+
+use crate::error::{DestroyError, Error, Result};
+use crate::memory::Memory;
+use crate::object::Object;
+use crate::pd::ProtectionDomain;
+use crate::post::ScatterGather;
+
+bitflags! {
+    /// What may be done to a memory region, and what peers of a QP may do, `enum ibv_access_flags`. Local reads are always allowed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AccessFlags: u32 {
+        /// The device may write it, as receives do.
+        const LOCAL_WRITE = Access::LOCAL_WRITE.bits();
+        /// Peers may write it. Needs local write access too.
+        const REMOTE_WRITE = Access::REMOTE_WRITE.bits();
+        /// Peers may read it.
+        const REMOTE_READ = Access::REMOTE_READ.bits();
+        /// Peers may use atomics on it. Needs local write access too.
+        const REMOTE_ATOMIC = Access::REMOTE_ATOMIC.bits();
+        /// Memory windows may be bound to it.
+        const MW_BIND = Access::MW_BIND.bits();
+        /// Writes may become visible in another order. A hint: kernels that do not know it do without.
+        const RELAXED_ORDERING = Access::RELAXED_ORDERING.bits();
+    }
+}
+
+/// Flags that a kernel may ignore, `IBV_ACCESS_OPTIONAL_RANGE`.
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// Registered memory, `struct ibv_mr`.
+///
+/// It owns the memory, and deregisters it before it frees it: work that names it is safe to post, because its keys bound what
+/// the device reaches. [`read`](Self::read) and [`write`](Self::write) copy out of it and into it.
+pub struct MemoryRegion {
+    object: Object,
+    /// Keeps the domain alive.
+    domain: ProtectionDomain,
+    start: NonNull<u8>,
+    length: usize,
+    lkey: u32,
+    rkey: u32,
+    /// The memory, if it is the region's own. Freed only when the region is gone from the kernel.
+    memory: ManuallyDrop<Option<Memory>>,
+}
+
+// SAFETY: the pointer is to memory that the region owns or that the caller of `register_raw` vouched for; access to it goes by
+// `&self` for reading and `&mut self` for writing.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    pub(crate) fn own(domain: &ProtectionDomain, memory: Memory, access: AccessFlags) -> Result<Self> {
+        // SAFETY: the memory goes into the region, which frees it only after it has been deregistered.
+        let mut region = unsafe { Self::borrow(domain, memory.as_ptr(), memory.len(), access) }?;
+        region.memory = ManuallyDrop::new(Some(memory));
+        Ok(region)
+    }
+
+    /// # Safety
+    /// As [`ProtectionDomain::register_raw`].
+    pub(crate) unsafe fn borrow(
+        domain: &ProtectionDomain,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let context = domain.0.context();
+        let knows_optional = CoreSupport::from_bits_retain(context.info().core_support)
+            .contains(CoreSupport::OPTIONAL_MR_ACCESS);
+        let access_flags = if knows_optional { access.bits() } else { access.bits() & !OPTIONAL };
+        let request = RegMr {
+            start: start.expose_provenance() as u64,
+            length: length as u64,
+            hca_va: start.addr() as u64,
+            pd_handle: domain.handle(),
+            access_flags,
+            ..Default::default()
+        };
+        // SAFETY: the caller's.
+        let response = unsafe { calls::reg_mr(context.transport(), &request) }
+            .map_err(|errno| explain(errno, length, access))?;
+        let object = Object::new(context.clone(), response.mr_handle, calls::destroy_mr);
+        let start = NonNull::new(start).ok_or_else(|| explain(Errno::EFAULT, length, access))?;
+        Ok(Self {
+            object,
+            domain: domain.clone(),
+            start,
+            length,
+            lkey: response.lkey,
+            rkey: response.rkey,
+            memory: ManuallyDrop::new(None),
+        })
+    }
+
+    /// Local key, for scatter/gather elements.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Remote key, for peers.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Address of the first byte, by which peers name it too.
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Pointer to the first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Number of bytes.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// A stretch of it as a scatter/gather element.
+    ///
+    /// # Panics
+    /// If the range is not inside of the region or has 4 GiB or more.
+    #[inline]
+    pub fn sge(&self, range: Range<usize>) -> ScatterGather {
+        self.check(range.start, range.len());
+        let length = u32::try_from(range.len()).expect("a scatter/gather element has less than 4 GiB");
+        ScatterGather { address: self.address() + range.start as u64, length, lkey: self.lkey }
+    }
+
+    /// Copies `bytes.len()` bytes at `offset` out of the region. A device that writes there meanwhile may leave old and new bytes
+    /// mixed.
+    ///
+    /// # Panics
+    /// If the range is not inside of the region.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: the range is in the region, which is mapped; `bytes` cannot overlap it, since there are no references into it.
+        unsafe { self.start.as_ptr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Copies `bytes` into the region at `offset`.
+    ///
+    /// # Panics
+    /// If the range is not inside of the region.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: as in `read`; `&mut self` keeps other threads away.
+        unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// The whole region as a slice.
+    ///
+    /// # Safety
+    /// No device writes it while the slice is there: no receive into it is posted, and no peer that may write it does.
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the region is that long and mapped; nothing writes it, says the caller.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// The whole region as a slice to write to.
+    ///
+    /// # Safety
+    /// No device reads or writes it while the slice is there: no work that names it is posted, and no peer accesses it.
+    pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes it the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// The domain that it belongs to.
+    pub fn protection_domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// Deregisters it, `ibv_dereg_mr`, and frees its memory.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) or [`InvalidInput`](crate::ErrorKind::InvalidInput) while a memory window is bound to it.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        match self.object.destroy() {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(DestroyError::new(self, Error::new("dereg_mr", errno))),
+        }
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, length: usize) {
+        let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
+        assert!(inside, "{length} bytes at {offset} are not inside of a region of {}", self.length);
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        match self.object.destroy() {
+            // SAFETY: dropped once, here.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
+            // The device may still reach it.
+            Err(errno) => log::error!(
+                "{} bytes at {:p} stay registered and are leaked: {errno}",
+                self.length,
+                self.start
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("address", &self.start)
+            .field("length", &self.length)
+            .field("lkey", &format_args!("{:#x}", self.lkey))
+            .field("rkey", &format_args!("{:#x}", self.rkey))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn explain(errno: Errno, length: usize, access: AccessFlags) -> Error {
+    const VERB: &str = "reg_mr";
+    let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    let detail = match errno {
+        Errno::ENOMEM => match getrlimit(Resource::RLIMIT_MEMLOCK) {
+            Ok((limit, _)) if limit != RLIM_INFINITY => format!(
+                "{length} bytes to lock, and RLIMIT_MEMLOCK is {limit} bytes: raise it (ulimit -l, LimitMEMLOCK=, \
+                 docker --ulimit memlock=-1)"
+            ),
+            _ => format!("{length} bytes"),
+        },
+        Errno::EINVAL if length == 0 => "a length of zero".to_owned(),
+        Errno::EINVAL if access.intersects(remote_writes) && !access.contains(AccessFlags::LOCAL_WRITE) => {
+            "remote write access and atomics need LOCAL_WRITE too".to_owned()
+        }
+        Errno::EFAULT => format!("{length} bytes are not all mapped, or not writable as {access:?} needs"),
+        _ => format!("{length} bytes, access {access:?}"),
+    };
+    Error::with(VERB, errno, detail)
+}

@@ -1,0 +1,92 @@
+//! What all kernel objects of a context have in common.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uverbs_ioctl::{Errno, Transport};
+
+use crate::context::ContextInner;
+use crate::error::{DestroyError, Error};
+
+/// A handle of the kernel, destroyed at the latest when it is dropped.
+pub(crate) struct Object {
+    context: Arc<ContextInner>,
+    handle: u32,
+    destroy: fn(&dyn Transport, u32) -> Result<(), Errno>,
+    live: bool,
+}
+
+impl Object {
+    pub(crate) fn new(
+        context: Arc<ContextInner>,
+        handle: u32,
+        destroy: fn(&dyn Transport, u32) -> Result<(), Errno>,
+    ) -> Self {
+        Self { context, handle, destroy, live: true }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        self.context.transport()
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Destroys it in the kernel. A device that is gone has taken its objects with it.
+    pub(crate) fn destroy(&mut self) -> Result<(), Errno> {
+        if self.live {
+            match (self.destroy)(self.context.transport(), self.handle) {
+                Ok(()) | Err(Errno::EIO) => self.live = false,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Err(errno) = self.destroy() {
+            log::warn!(
+                "object {} of {} is left to the kernel: {errno}",
+                self.handle,
+                self.context.device().name()
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Object")
+            .field("device", &self.context.device().name())
+            .field("handle", &self.handle)
+            .finish()
+    }
+}
+
+/// Destroys the object in a shared value, if this is the only reference to it.
+pub(crate) fn destroy_shared<T, W>(
+    shared: Arc<T>,
+    verb: &'static str,
+    wrap: impl Fn(Arc<T>) -> W,
+    object: impl Fn(&mut T) -> &mut Object,
+) -> Result<(), DestroyError<W>> {
+    match Arc::try_unwrap(shared) {
+        Ok(mut inner) => match object(&mut inner).destroy() {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(DestroyError::new(wrap(Arc::new(inner)), Error::new(verb, errno))),
+        },
+        Err(shared) => {
+            let users = Arc::strong_count(&shared).saturating_sub(1);
+            let error =
+                Error::with(verb, Errno::EBUSY, format!("still in use by {users} other objects or copies"));
+            Err(DestroyError::new(wrap(shared), error))
+        }
+    }
+}

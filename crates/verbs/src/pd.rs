@@ -1,0 +1,89 @@
+//! Protection domains.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uverbs_ioctl::calls;
+use uverbs_ioctl::uapi::user_verbs::AllocPd;
+
+use crate::context::Context;
+use crate::error::{DestroyError, Error, Result};
+use crate::memory::Memory;
+use crate::mr::{AccessFlags, MemoryRegion};
+use crate::object::{Object, destroy_shared};
+use crate::qp::{QueuePair, QueuePairInit};
+
+/// A protection domain, `struct ibv_pd`: what may work together. Copies are of the same domain.
+#[derive(Clone)]
+pub struct ProtectionDomain(pub(crate) Arc<Object>);
+
+impl ProtectionDomain {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let response = calls::invoke(context.transport(), &AllocPd::default())
+            .map_err(|errno| Error::new("alloc_pd", errno))?;
+        Ok(Self(Arc::new(Object::new(context.inner().clone(), response.pd_handle, calls::destroy_pd))))
+    }
+
+    /// Allocates zeroed memory and registers it, `ibv_reg_mr`.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn allocate(&self, length: usize, access: AccessFlags) -> Result<MemoryRegion> {
+        self.register(Memory::anonymous(length)?, access)
+    }
+
+    /// Registers memory, `ibv_reg_mr`. It belongs to the region from now on.
+    ///
+    /// # Errors
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources) (`ENOMEM`) if it exceeds `RLIMIT_MEMLOCK`, which the error names;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput): `EINVAL` if remote write access or atomics come without local write
+    /// access, `EFAULT` if the memory cannot be accessed so.
+    pub fn register(&self, memory: Memory, access: AccessFlags) -> Result<MemoryRegion> {
+        MemoryRegion::own(self, memory, access)
+    }
+
+    /// Registers memory that belongs to someone else, `ibv_reg_mr`.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register), and `EINVAL` if `length` is zero.
+    ///
+    /// # Safety
+    /// Until the region is gone, the range stays mapped, and the device may read it and, where `access` allows it, write it, at any
+    /// time: no Rust code relies on its contents through a reference meanwhile.
+    pub unsafe fn register_raw(
+        &self,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        // SAFETY: the caller's.
+        unsafe { MemoryRegion::borrow(self, start, length, access) }
+    }
+
+    /// Creates a QP, `ibv_create_qp`.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if a capacity is beyond the device's limit, which the error
+    /// names; [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    pub fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<QueuePair> {
+        QueuePair::create(self, init)
+    }
+
+    /// Gives the domain back, `ibv_dealloc_pd`.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a region, a QP or a copy of it is there.
+    pub fn destroy(self) -> Result<(), DestroyError<Self>> {
+        destroy_shared(self.0, "dealloc_pd", Self, |object| object)
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.0.handle()
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ProtectionDomain").field(&self.handle()).finish()
+    }
+}

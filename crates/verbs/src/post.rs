@@ -1,0 +1,261 @@
+//! Work requests and how they are posted.
+
+use std::fmt;
+
+use bitflags::bitflags;
+use uverbs_ioctl::Errno;
+use uverbs_ioctl::uapi::values::SendFlags as Flags;
+
+use crate::error::Error;
+use crate::qp::{QueuePair, QueuePairState};
+
+/// A stretch of registered memory, `struct ibv_sge`. [`MemoryRegion::sge`](crate::MemoryRegion::sge) makes one.
+///
+/// It is plain numbers: the device checks that the key allows the range, and fails the request if not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScatterGather {
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local key of the memory region.
+    pub lkey: u32,
+}
+
+bitflags! {
+    /// Flags of a send request, `enum ibv_send_flags`. Inline data is a kind of [`Payload`], not a flag.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// Wait until earlier RDMA reads and atomics are done.
+        const FENCE = Flags::FENCE.bits();
+        /// Make a completion, also if the QP was not created with `signal_all`.
+        const SIGNALED = Flags::SIGNALED.bits();
+        /// Raise a solicited event at the peer.
+        const SOLICITED = Flags::SOLICITED.bits();
+    }
+}
+
+/// What a send request does, `enum ibv_wr_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Send to a receive posted by the peer.
+    Send,
+    /// The same, with 32 bits that arrive in the peer's completion.
+    SendWithImmediate(u32),
+}
+
+/// Where the bytes of a send request come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Registered memory, one piece after the other. It is read when the device gets to the request.
+    Sges(&'a [ScatterGather]),
+    /// Any memory, one piece after the other. It is copied into the queue, so it can be used again at once. All pieces together
+    /// are at most the granted `max_inline_data` bytes.
+    Inline(&'a [&'a [u8]]),
+}
+
+/// A request for the send queue, `struct ibv_send_wr`.
+///
+/// ```
+/// # use uverbs::{MemoryRegion, SendRequest};
+/// # fn example(region: &MemoryRegion) {
+/// let sges = [region.sge(0..4096)];
+/// let request = SendRequest::send(1, &sges).signaled();
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// How.
+    pub flags: SendFlags,
+    /// With which bytes.
+    pub payload: Payload<'a>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// Sends registered memory.
+    pub fn send(wr_id: u64, sges: &'a [ScatterGather]) -> Self {
+        Self { wr_id, operation: Operation::Send, flags: SendFlags::empty(), payload: Payload::Sges(sges) }
+    }
+
+    /// Sends copies of the bytes in `parts`.
+    pub fn send_inline(wr_id: u64, parts: &'a [&'a [u8]]) -> Self {
+        Self { wr_id, operation: Operation::Send, flags: SendFlags::empty(), payload: Payload::Inline(parts) }
+    }
+
+    /// Adds immediate data to the message.
+    #[must_use]
+    pub fn immediate(mut self, immediate: u32) -> Self {
+        self.operation = Operation::SendWithImmediate(immediate);
+        self
+    }
+
+    /// Asks for a completion.
+    #[must_use]
+    pub fn signaled(self) -> Self {
+        self.flags(SendFlags::SIGNALED)
+    }
+
+    /// Adds flags.
+    #[must_use]
+    pub fn flags(mut self, flags: SendFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+}
+
+/// A request for the receive queue, `struct ibv_recv_wr`: room for one message.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveRequest<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes, one piece after the other.
+    pub sges: &'a [ScatterGather],
+}
+
+impl<'a> ReceiveRequest<'a> {
+    /// A receive into registered memory.
+    pub fn new(wr_id: u64, sges: &'a [ScatterGather]) -> Self {
+        Self { wr_id, sges }
+    }
+}
+
+/// Several send requests for one doorbell, all or nothing: `ibv_wr_start` to `ibv_wr_complete`.
+///
+/// [`submit`](Self::submit) posts them. Dropped without, or if one of them was refused, nothing is posted.
+#[derive(Debug)]
+#[must_use = "nothing is posted before `submit`"]
+pub struct SendBatch<'a> {
+    qp: &'a mut QueuePair,
+    count: usize,
+    failed: Option<PostError>,
+}
+
+impl<'a> SendBatch<'a> {
+    pub(crate) fn new(qp: &'a mut QueuePair) -> Self {
+        let failed = qp.can_send().err().map(|reason| PostError { index: 0, reason });
+        Self { qp, count: 0, failed }
+    }
+
+    /// Adds a request. The first that cannot be posted is reported by [`submit`](Self::submit).
+    #[inline]
+    pub fn push(mut self, request: &SendRequest<'_>) -> Self {
+        if self.failed.is_none()
+            && let Err(reason) = self.qp.rings.push_send(request)
+        {
+            self.failed = Some(PostError { index: self.count, reason });
+        }
+        self.count += 1;
+        self
+    }
+
+    /// Posts all of them, or none.
+    ///
+    /// # Errors
+    /// Which request could not be posted and why.
+    #[inline]
+    pub fn submit(mut self) -> Result<(), PostError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let count = std::mem::take(&mut self.count);
+        if count == 0 {
+            return Ok(());
+        }
+        self.qp
+            .commit_sends()
+            .map_err(|errno| PostError { index: count, reason: PostReason::Doorbell(errno) })
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.qp.rings.abort_sends();
+        }
+    }
+}
+
+/// A request that could not be posted. It takes no memory and no time beyond the failure itself, since a full queue is part of
+/// ordinary work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostError {
+    /// Index in the list or batch of the first request that is not posted, `bad_wr`.
+    pub index: usize,
+    /// Why.
+    pub reason: PostReason,
+}
+
+/// Why a request could not be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostReason {
+    /// The queue holds as many requests as it was created for: `ENOMEM`. There is room again when the device has executed some.
+    QueueFull,
+    /// More SGEs than were granted: `EINVAL`.
+    TooManySges {
+        /// In the request.
+        given: usize,
+        /// Granted.
+        most: usize,
+    },
+    /// More inline bytes than were granted: `EINVAL`.
+    InlineTooLong {
+        /// In the request.
+        length: u64,
+        /// Granted.
+        most: usize,
+    },
+    /// 4 GiB or more in one message: `EINVAL`.
+    MessageTooLong {
+        /// Bytes.
+        length: u64,
+    },
+    /// The QP is in a state in which it takes no such request: `EINVAL`.
+    WrongState(QueuePairState),
+    /// All requests are in the queue, but the kernel could not be told. They are executed, or flushed, with what is posted next.
+    Doorbell(Errno),
+}
+
+impl PostError {
+    /// The error number that libibverbs gives.
+    pub fn errno(&self) -> i32 {
+        self.number() as i32
+    }
+
+    fn number(&self) -> Errno {
+        match self.reason {
+            PostReason::QueueFull => Errno::ENOMEM,
+            PostReason::Doorbell(errno) => errno,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Error::from(*self), f)
+    }
+}
+
+impl std::error::Error for PostError {}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        let what = match error.reason {
+            PostReason::QueueFull => "the queue is full".to_owned(),
+            PostReason::TooManySges { given, most } => format!("{given} SGEs, the QP has room for {most}"),
+            PostReason::InlineTooLong { length, most } => {
+                format!("{length} bytes inline, the QP has room for {most}")
+            }
+            PostReason::MessageTooLong { length } => format!("{length} bytes in one message"),
+            PostReason::WrongState(state) => format!("the QP is in state {state}"),
+            PostReason::Doorbell(_) => "queued, but the device could not be told".to_owned(),
+        };
+        Self::with("post", error.number(), format!("request {}: {what}", error.index))
+    }
+}

@@ -1,0 +1,97 @@
+//! What differs between drivers: the layout of the queues that they share with the user.
+//!
+//! A provider is one folder here and one line in [`PROVIDERS`].
+
+mod rxe;
+
+use std::ops::RangeInclusive;
+
+use uverbs_ioctl::calls::{CqRequest, QpCreated, QpRequest};
+use uverbs_ioctl::{Errno, Transport};
+
+use crate::completion::WorkCompletion;
+use crate::post::{PostError, PostReason, ReceiveRequest, SendRequest};
+
+const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe];
+
+/// The provider for a driver.
+pub(crate) fn by_driver_id(id: u32) -> Option<&'static dyn Provider> {
+    PROVIDERS.iter().copied().find(|provider| provider.driver_id() == id)
+}
+
+/// The drivers that there is a provider for.
+pub(crate) fn driver_ids() -> Vec<u32> {
+    PROVIDERS.iter().map(|provider| provider.driver_id()).collect()
+}
+
+/// One driver's part in creating objects.
+pub(crate) trait Provider: Sync {
+    /// One of [`driver_id`](uverbs_ioctl::uapi::ioctl_verbs::driver_id).
+    fn driver_id(&self) -> u32;
+
+    fn name(&self) -> &'static str;
+
+    /// Versions of the driver's user ABI that it speaks.
+    fn abi_versions(&self) -> RangeInclusive<u32>;
+
+    /// Creates a CQ and maps its ring. Nothing is left of it if that fails.
+    fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno>;
+
+    /// Creates a QP and maps its rings. Nothing is left of it if that fails.
+    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
+}
+
+/// A CQ just made.
+pub(crate) struct NewCq {
+    pub(crate) handle: u32,
+    pub(crate) entries: u32,
+    pub(crate) ring: Box<dyn CompletionRing>,
+}
+
+/// A QP just made.
+pub(crate) struct NewQp {
+    pub(crate) created: QpCreated,
+    pub(crate) rings: Box<dyn WorkRings>,
+}
+
+/// The user's side of a CQ.
+pub(crate) trait CompletionRing: Send + Sync {
+    /// Takes completions, oldest first, and says how many there were.
+    fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
+
+    /// Asks for one event when the next completion arrives.
+    fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool) -> Result<(), Errno>;
+}
+
+/// The user's side of a QP's two queues.
+pub(crate) trait WorkRings: Send + Sync {
+    /// Writes a request behind those written before, without showing it to the device.
+    fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason>;
+
+    /// Shows the device what has been written.
+    fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno>;
+
+    /// Forgets what has been written since the last commit.
+    fn abort_sends(&mut self);
+
+    /// Posts requests until one does not go.
+    fn post_send_list(
+        &mut self,
+        transport: &dyn Transport,
+        qp: u32,
+        requests: &[SendRequest<'_>],
+    ) -> Result<(), PostError> {
+        let failed = requests.iter().enumerate().find_map(|(index, request)| {
+            self.push_send(request).err().map(|reason| PostError { index, reason })
+        });
+        let queued = failed.as_ref().map_or(requests.len(), |error| error.index);
+        if queued > 0 {
+            self.commit_sends(transport, qp)
+                .map_err(|errno| PostError { index: queued, reason: PostReason::Doorbell(errno) })?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Posts requests until one does not go.
+    fn post_receive_list(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+}

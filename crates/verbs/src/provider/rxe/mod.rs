@@ -1,0 +1,56 @@
+//! soft-RoCE, driver `rdma_rxe`: rings in kernel memory, `rdma/rdma_user_rxe.h`.
+
+mod queues;
+mod ring;
+
+use std::ops::RangeInclusive;
+
+use uverbs_ioctl::calls::{self, CqRequest, QpRequest};
+use uverbs_ioctl::uapi::ioctl_verbs::driver_id;
+use uverbs_ioctl::uapi::rxe::{CreateCqResp, CreateQpResp};
+use uverbs_ioctl::{Errno, Transport};
+
+use super::{NewCq, NewQp, Provider};
+use queues::{Completions, Work};
+
+pub(super) struct Rxe;
+
+impl Provider for Rxe {
+    fn driver_id(&self) -> u32 {
+        driver_id::RXE
+    }
+
+    fn name(&self) -> &'static str {
+        "rxe"
+    }
+
+    fn abi_versions(&self) -> RangeInclusive<u32> {
+        // Version 1 has the same layout where pointers have 64 bits.
+        if cfg!(target_pointer_width = "64") { 1..=2 } else { 2..=2 }
+    }
+
+    fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno> {
+        let mut response = CreateCqResp::default();
+        let (handle, entries) = calls::create_cq(transport, request, &mut response)?;
+        match Completions::map(transport, &response.mi) {
+            Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
+            Err(errno) => {
+                // The error that matters is the first.
+                let _ = calls::destroy_cq(transport, handle);
+                Err(errno)
+            }
+        }
+    }
+
+    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
+        let mut response = CreateQpResp::default();
+        let created = calls::create_qp(transport, request, &mut response)?;
+        match Work::map(transport, &response, &created.cap) {
+            Ok(rings) => Ok(NewQp { created, rings: Box::new(rings) }),
+            Err(errno) => {
+                let _ = calls::destroy_qp(transport, created.handle);
+                Err(errno)
+            }
+        }
+    }
+}

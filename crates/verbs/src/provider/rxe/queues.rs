@@ -1,0 +1,194 @@
+//! Elements of the rings: completions out, work requests in.
+
+use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
+use uverbs_ioctl::uapi::rxe::{CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, Sge};
+use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
+use uverbs_ioctl::uapi::values::SendFlags as Flags;
+use uverbs_ioctl::{Doorbell, Errno, Transport};
+
+use super::ring::{Consumer, Producer};
+use crate::completion::WorkCompletion;
+use crate::post::{Operation, Payload, PostError, PostReason, ReceiveRequest, ScatterGather, SendRequest};
+use crate::provider::{CompletionRing, WorkRings};
+
+/// A CQ's ring.
+pub(super) struct Completions(Consumer);
+
+impl Completions {
+    pub(super) fn map(transport: &dyn Transport, info: &MmapInfo) -> Result<Self, Errno> {
+        Ok(Self(Consumer::map(transport, info, size_of::<Wc>())?))
+    }
+}
+
+impl CompletionRing for Completions {
+    fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize {
+        let count = self.0.available().min(u32::try_from(completions.len()).unwrap_or(u32::MAX));
+        if count == 0 {
+            return 0;
+        }
+        for (ahead, completion) in (0..count).zip(&mut *completions) {
+            // SAFETY: slots have room for a completion (checked when mapped) at an aligned address, and the kernel has written
+            // this one and leaves it alone until it is released.
+            *completion = WorkCompletion(unsafe { self.0.peek(ahead).cast::<Wc>().read() });
+        }
+        self.0.release(count);
+        count as usize
+    }
+
+    fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool) -> Result<(), Errno> {
+        transport.doorbell(Doorbell::Arm { cq, solicited_only })
+    }
+}
+
+/// A QP's rings.
+pub(super) struct Work {
+    send: Producer,
+    receive: Producer,
+    max_send_sge: usize,
+    max_receive_sge: usize,
+    max_inline: usize,
+}
+
+impl Work {
+    pub(super) fn map(
+        transport: &dyn Transport,
+        response: &CreateQpResp,
+        cap: &QpCap,
+    ) -> Result<Self, Errno> {
+        let sges = |count: u32| count as usize * size_of::<Sge>();
+        let payload = sges(cap.max_send_sge).max(cap.max_inline_data as usize);
+        Ok(Self {
+            send: Producer::map(transport, &response.sq_mi, size_of::<SendWqe>() + payload)?,
+            receive: Producer::map(
+                transport,
+                &response.rq_mi,
+                size_of::<RecvWqe>() + sges(cap.max_recv_sge),
+            )?,
+            max_send_sge: cap.max_send_sge as usize,
+            max_receive_sge: cap.max_recv_sge as usize,
+            max_inline: cap.max_inline_data as usize,
+        })
+    }
+}
+
+impl WorkRings for Work {
+    #[inline]
+    fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
+        let (opcode, ex) = match request.operation {
+            Operation::Send => (wr_opcode::SEND, 0),
+            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate.to_be()),
+        };
+        let mut flags = request.flags.bits();
+        let (length, num_sge) = match request.payload {
+            Payload::Sges(sges) => (total_length(sges, self.max_send_sge)?, sges.len() as u32),
+            Payload::Inline(parts) => {
+                // The kernel takes the bytes for addresses unless this flag is set.
+                flags |= Flags::INLINE.bits();
+                (inline_length(parts, self.max_inline)?, 0)
+            }
+        };
+        let slot = self.send.reserve().ok_or(PostReason::QueueFull)?;
+        let wqe = SendWqe {
+            wr: SendWr { wr_id: request.wr_id, opcode, send_flags: flags, ex, ..Default::default() },
+            dma: DmaInfo { length, resid: length, num_sge, ..Default::default() },
+            ..Default::default()
+        };
+        // SAFETY: slots have room for an element with as many SGEs and inline bytes as were granted (checked when mapped), which
+        // is not exceeded (checked above); the slot is aligned, free, and the kernel does not look at it before it is published.
+        unsafe {
+            slot.cast::<SendWqe>().write(wqe);
+            let room = slot.add(size_of::<SendWqe>());
+            match request.payload {
+                Payload::Sges(sges) => write_sges(room, sges),
+                Payload::Inline(parts) => {
+                    let mut room = room;
+                    for part in parts {
+                        room.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                        room = room.add(part.len());
+                    }
+                }
+            }
+        }
+        self.send.advance();
+        Ok(())
+    }
+
+    fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno> {
+        self.send.publish();
+        transport.doorbell(Doorbell::Send { qp })
+    }
+
+    fn abort_sends(&mut self) {
+        self.send.rewind();
+    }
+
+    fn post_receive_list(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        let mut result = Ok(());
+        for (index, request) in requests.iter().enumerate() {
+            if let Err(reason) = self.push_receive(request) {
+                result = Err(PostError { index, reason });
+                break;
+            }
+        }
+        self.receive.publish();
+        result
+    }
+}
+
+impl Work {
+    #[inline]
+    fn push_receive(&mut self, request: &ReceiveRequest<'_>) -> Result<(), PostReason> {
+        let length = total_length(request.sges, self.max_receive_sge)?;
+        let slot = self.receive.reserve().ok_or(PostReason::QueueFull)?;
+        let num_sge = request.sges.len() as u32;
+        let wqe = RecvWqe {
+            wr_id: request.wr_id,
+            dma: DmaInfo { length, resid: length, num_sge, ..Default::default() },
+            ..Default::default()
+        };
+        // SAFETY: as for sends.
+        unsafe {
+            slot.cast::<RecvWqe>().write(wqe);
+            write_sges(slot.add(size_of::<RecvWqe>()), request.sges);
+        }
+        self.receive.advance();
+        Ok(())
+    }
+}
+
+/// # Safety
+/// There is room for that many at `room`, and it is aligned for them.
+#[inline]
+unsafe fn write_sges(room: *mut u8, sges: &[ScatterGather]) {
+    const { assert!(size_of::<ScatterGather>() == size_of::<Sge>()) };
+    for (index, sge) in sges.iter().enumerate() {
+        let sge = Sge { addr: sge.address, length: sge.length, lkey: sge.lkey };
+        // SAFETY: the caller's.
+        unsafe { room.cast::<Sge>().add(index).write(sge) };
+    }
+}
+
+/// The bytes that SGEs cover. The kernel's field has 32 bits; no message is that long, but a sum of lengths can be.
+#[inline]
+fn total_length(sges: &[ScatterGather], most: usize) -> Result<u32, PostReason> {
+    if let [sge] = sges
+        && most > 0
+    {
+        return Ok(sge.length);
+    }
+    if sges.len() > most {
+        return Err(PostReason::TooManySges { given: sges.len(), most });
+    }
+    let total = sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
+    u32::try_from(total).map_err(|_| PostReason::MessageTooLong { length: total })
+}
+
+#[inline]
+fn inline_length(parts: &[&[u8]], most: usize) -> Result<u32, PostReason> {
+    let total = parts.iter().map(|part| part.len() as u64).sum::<u64>();
+    if total <= most as u64 {
+        Ok(total as u32)
+    } else {
+        Err(PostReason::InlineTooLong { length: total, most })
+    }
+}

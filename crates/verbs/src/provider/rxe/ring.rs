@@ -1,0 +1,253 @@
+//! A ring in memory shared with the kernel: a header with two indices, then slots.
+//!
+//! The header's geometry is read once, when the ring is mapped, and checked against the mapping. From then on only the other
+//! side's index is read from shared memory, and it is masked before use, so whatever happens to the page, no access leaves the
+//! mapping.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_ioctl::uapi::rxe::{MmapInfo, QueueBuf};
+use uverbs_ioctl::{Errno, MmapRaw, Transport};
+
+/// The mapping and its geometry.
+struct Shared {
+    map: MmapRaw,
+    mask: u32,
+    shift: u32,
+}
+
+impl Shared {
+    /// Maps a ring whose slots have room for `slot_size` bytes.
+    fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
+        Self::check(transport.map(info.offset, info.size as usize)?, slot_size)
+    }
+
+    /// `EPROTO` if the header does not describe a ring that fits the mapping.
+    fn check(map: MmapRaw, slot_size: usize) -> Result<Self, Errno> {
+        if map.len() < size_of::<QueueBuf>() || !map.as_ptr().addr().is_multiple_of(align_of::<QueueBuf>()) {
+            return Err(Errno::EPROTO);
+        }
+        let mut this = Self { map, mask: 0, shift: 0 };
+        let shift = this.word(offset_of!(QueueBuf, log2_elem_size)).load(Ordering::Relaxed);
+        let mask = this.word(offset_of!(QueueBuf, index_mask)).load(Ordering::Relaxed);
+        let slots = u64::from(mask) + 1;
+        let fits = slots.is_power_of_two()
+            && shift < 32
+            && 1_u64 << shift >= slot_size as u64
+            && (slots << shift) + size_of::<QueueBuf>() as u64 <= this.map.len() as u64;
+        if !fits {
+            return Err(Errno::EPROTO);
+        }
+        (this.mask, this.shift) = (mask, shift);
+        Ok(this)
+    }
+
+    /// A word of the header; `offset` is that of a field of it.
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset + 4 <= size_of::<QueueBuf>());
+        // SAFETY: the mapping is at least as long as the header and as aligned (checked in `check`), fields of it are aligned
+        // words, the mapping lives as long as `self`, and Rust code touches these words only as atomics.
+        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        self.word(offset_of!(QueueBuf, producer_index))
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        self.word(offset_of!(QueueBuf, consumer_index))
+    }
+
+    fn slot(&self, index: u32) -> *mut u8 {
+        let offset = size_of::<QueueBuf>() + ((index & self.mask) as usize) * (1 << self.shift);
+        // SAFETY: the index is masked, and all slots lie in the mapping (checked in `check`).
+        unsafe { self.map.as_mut_ptr().add(offset) }
+    }
+}
+
+/// A ring that this process fills: it owns the producer index.
+pub(super) struct Producer {
+    shared: Shared,
+    /// Where the next element goes. Slots up to here from `published` are written but not shown.
+    next: u32,
+    published: u32,
+    /// The kernel's index as last read.
+    consumed: u32,
+}
+
+impl Producer {
+    pub(super) fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
+        Ok(Self::new(Shared::map(transport, info, slot_size)?))
+    }
+
+    fn new(shared: Shared) -> Self {
+        let next = shared.producer().load(Ordering::Relaxed) & shared.mask;
+        let consumed = shared.consumer().load(Ordering::Acquire) & shared.mask;
+        Self { shared, next, published: next, consumed }
+    }
+
+    /// The next free slot. One slot of the ring always stays empty.
+    #[inline]
+    pub(super) fn reserve(&mut self) -> Option<*mut u8> {
+        let after = (self.next + 1) & self.shared.mask;
+        if after == self.consumed {
+            self.consumed = self.shared.consumer().load(Ordering::Acquire) & self.shared.mask;
+            if after == self.consumed {
+                return None;
+            }
+        }
+        Some(self.shared.slot(self.next))
+    }
+
+    /// Counts the slot that was reserved as written.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.next = (self.next + 1) & self.shared.mask;
+    }
+
+    /// Shows the kernel what was written.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        self.published = self.next;
+        self.shared.producer().store(self.next, Ordering::Release);
+    }
+
+    /// Forgets what was written but not shown.
+    pub(super) fn rewind(&mut self) {
+        self.next = self.published;
+    }
+}
+
+/// A ring that this process empties: it owns the consumer index.
+pub(super) struct Consumer {
+    shared: Shared,
+    next: u32,
+}
+
+impl Consumer {
+    pub(super) fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
+        Ok(Self::new(Shared::map(transport, info, slot_size)?))
+    }
+
+    fn new(shared: Shared) -> Self {
+        let next = shared.consumer().load(Ordering::Relaxed) & shared.mask;
+        Self { shared, next }
+    }
+
+    /// How many elements wait.
+    #[inline]
+    pub(super) fn available(&self) -> u32 {
+        self.shared.producer().load(Ordering::Acquire).wrapping_sub(self.next) & self.shared.mask
+    }
+
+    /// The element `ahead` of the oldest one.
+    #[inline]
+    pub(super) fn peek(&self, ahead: u32) -> *const u8 {
+        self.shared.slot(self.next.wrapping_add(ahead))
+    }
+
+    /// Gives the oldest `count` slots back to the kernel.
+    #[inline]
+    pub(super) fn release(&mut self, count: u32) {
+        self.next = self.next.wrapping_add(count) & self.shared.mask;
+        self.shared.consumer().store(self.next, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapOptions;
+
+    const HEADER: usize = size_of::<QueueBuf>();
+
+    fn shared(slots: u32, shift: u32, length: usize) -> Result<Shared, Errno> {
+        let map = MmapRaw::from(MmapOptions::new().len(length).map_anon().unwrap());
+        // SAFETY: the mapping is that long and nobody else has it.
+        let words = unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast::<u32>(), length / 4) };
+        (words[0], words[1]) = (shift, slots.wrapping_sub(1));
+        Shared::check(map, 64)
+    }
+
+    #[test]
+    fn a_header_that_does_not_fit_is_refused() {
+        assert!(shared(8, 6, HEADER + 512).is_ok());
+        assert!(shared(8, 7, HEADER + 1024).is_ok());
+        assert!(shared(8, 6, HEADER + 511).is_err(), "slots beyond the mapping");
+        assert!(shared(7, 6, HEADER + 4096).is_err(), "not a power of two");
+        assert!(shared(8, 5, HEADER + 4096).is_err(), "slot smaller than its element");
+        assert!(shared(8, 32, HEADER + 4096).is_err(), "shift out of range");
+        assert!(shared(0, 6, HEADER + 4096).is_err(), "2^32 slots");
+        assert!(shared(8, 6, 100).is_err(), "no room for the header");
+    }
+
+    #[test]
+    fn a_producer_fills_all_slots_but_one_and_wraps() {
+        let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
+        for round in 0..10_u32 {
+            for _ in 0..3 {
+                assert!(ring.reserve().is_some(), "round {round}");
+                ring.advance();
+            }
+            assert!(ring.reserve().is_none());
+            ring.publish();
+            let end = ring.shared.producer().load(Ordering::Relaxed);
+            assert_eq!(end, (round + 1) * 3 % 4);
+            ring.shared.consumer().store(end, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_is_rewound_was_never_shown() {
+        let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
+        let first = ring.reserve().unwrap();
+        ring.advance();
+        ring.advance();
+        ring.rewind();
+        assert_eq!(ring.shared.producer().load(Ordering::Relaxed), 0);
+        assert_eq!(ring.reserve(), Some(first));
+    }
+
+    #[test]
+    fn a_consumer_takes_each_element_once_in_order() {
+        let mut ring = Consumer::new(shared(4, 6, HEADER + 256).unwrap());
+        assert_eq!(ring.available(), 0);
+        let mut expected = 0_u8;
+        for produced in 0..40_u8 {
+            let index = u32::from(produced) & 3;
+            // SAFETY: slots lie in the mapping.
+            unsafe { ring.shared.slot(index).write(produced) };
+            ring.shared.producer().store((index + 1) & 3, Ordering::Release);
+            if produced % 3 == 2 {
+                let count = ring.available();
+                assert_eq!(count, 3);
+                for ahead in 0..count {
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { ring.peek(ahead).read() }, expected);
+                    expected += 1;
+                }
+                ring.release(count);
+                assert_eq!(ring.available(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn no_index_leads_out_of_the_mapping() {
+        let shared = shared(4, 6, HEADER + 256).unwrap();
+        shared.producer().store(u32::MAX, Ordering::Relaxed);
+        shared.consumer().store(0x8000_0001, Ordering::Relaxed);
+        let mut ring = Consumer::new(shared);
+        assert!(ring.available() < 4);
+        // The geometry in the page no longer matters.
+        ring.shared.word(offset_of!(QueueBuf, index_mask)).store(u32::MAX, Ordering::Relaxed);
+        let (start, end) =
+            (ring.shared.map.as_ptr(), ring.shared.map.as_ptr().wrapping_add(ring.shared.map.len()));
+        for ahead in 0..16 {
+            let slot = ring.peek(ahead);
+            assert!(slot >= start && slot.wrapping_add(64) <= end);
+        }
+        ring.release(3);
+    }
+}

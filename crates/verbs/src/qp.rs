@@ -1,0 +1,468 @@
+//! Queue pairs.
+
+mod modify;
+
+use std::fmt;
+use std::sync::Arc;
+
+use uverbs_ioctl::calls::{self, QpRequest};
+use uverbs_ioctl::uapi::ioctl_verbs::{QpCap, QpCreateFlags, qp_type};
+use uverbs_ioctl::uapi::user_verbs::{QueryQp, QueryQpResp};
+use uverbs_ioctl::uapi::values::{QpAttrMask, qp_state};
+use uverbs_ioctl::{Errno, Transport};
+
+pub use modify::{AddressVector, GlobalRoute, ModifyQueuePair};
+
+use crate::attributes::{Gid, Mtu};
+use crate::cq::{CompletionQueue, CqShared};
+use crate::error::{DestroyError, Error, Result};
+use crate::mr::AccessFlags;
+use crate::object::Object;
+use crate::pd::ProtectionDomain;
+use crate::post::{PostError, PostReason, ReceiveRequest, SendBatch, SendRequest};
+use crate::provider::WorkRings;
+
+/// How a QP transports messages, `enum ibv_qp_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueuePairType {
+    /// RC: connected to one peer, every message arrives once and in order, or both ends hear of the failure.
+    ReliableConnection,
+}
+
+impl QueuePairType {
+    fn number(self) -> u32 {
+        match self {
+            Self::ReliableConnection => qp_type::RC,
+        }
+    }
+}
+
+impl fmt::Display for QueuePairType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReliableConnection => "RC",
+        })
+    }
+}
+
+/// State of a QP, `enum ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum QueuePairState {
+    /// Newly created: takes no work.
+    Reset = qp_state::RESET as u8,
+    /// Takes receives, but nothing arrives yet.
+    Init = qp_state::INIT as u8,
+    /// Ready to receive: messages arrive.
+    ReadyToReceive = qp_state::RTR as u8,
+    /// Ready to send: works both ways.
+    ReadyToSend = qp_state::RTS as u8,
+    /// The send queue is drained; nothing is sent.
+    SendQueueDrained = qp_state::SQD as u8,
+    /// The send queue has failed; it can be set going again.
+    SendQueueError = qp_state::SQE as u8,
+    /// Failed: work is flushed.
+    Error = qp_state::ERR as u8,
+}
+
+impl QueuePairState {
+    const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::ReadyToReceive,
+        Self::ReadyToSend,
+        Self::SendQueueDrained,
+        Self::SendQueueError,
+        Self::Error,
+    ];
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| *state as u8 == number)
+    }
+}
+
+impl fmt::Display for QueuePairState {
+    /// As the field writes it: `RTS`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::ReadyToReceive => "RTR",
+            Self::ReadyToSend => "RTS",
+            Self::SendQueueDrained => "SQD",
+            Self::SendQueueError => "SQE",
+            Self::Error => "ERR",
+        })
+    }
+}
+
+/// Capacities of a QP's queues, `struct ibv_qp_cap`. What is granted is at least what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairCapabilities {
+    /// Send requests not yet executed.
+    pub max_send_wr: u32,
+    /// Receives posted.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send request.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes that a send request can carry inline.
+    pub max_inline_data: u32,
+}
+
+impl Default for QueuePairCapabilities {
+    /// One request each way, of one element.
+    fn default() -> Self {
+        Self { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 }
+    }
+}
+
+impl From<QpCap> for QueuePairCapabilities {
+    fn from(cap: QpCap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+}
+
+/// What a QP is created with, `struct ibv_qp_init_attr`.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuePairInit<'a> {
+    /// How it transports messages.
+    pub kind: QueuePairType,
+    /// Where send requests complete.
+    pub send_cq: &'a CompletionQueue,
+    /// Where receives complete. It can be the same.
+    pub recv_cq: &'a CompletionQueue,
+    /// Least capacities.
+    pub capabilities: QueuePairCapabilities,
+    /// Whether every send request makes a completion, flagged or not, `sq_sig_all`.
+    pub signal_all: bool,
+}
+
+impl<'a> QueuePairInit<'a> {
+    /// An RC QP with the default capabilities, both queues completing on `cq`.
+    pub fn reliable_connection(cq: &'a CompletionQueue) -> Self {
+        Self {
+            kind: QueuePairType::ReliableConnection,
+            send_cq: cq,
+            recv_cq: cq,
+            capabilities: QueuePairCapabilities::default(),
+            signal_all: false,
+        }
+    }
+}
+
+/// A queue pair, `struct ibv_qp`.
+///
+/// Posting takes `&mut self` and no lock. It keeps its protection domain and its CQs alive.
+pub struct QueuePair {
+    pub(crate) rings: Box<dyn WorkRings>,
+    object: Object,
+    kind: QueuePairType,
+    qp_num: u32,
+    capabilities: QueuePairCapabilities,
+    /// As this process last set it. The device can only have gone on to the error state since.
+    state: QueuePairState,
+    // Kept alive, and let go only after the QP itself.
+    _domain: ProtectionDomain,
+    _send_cq: Arc<CqShared>,
+    _recv_cq: Arc<CqShared>,
+}
+
+impl QueuePair {
+    pub(crate) fn create(domain: &ProtectionDomain, init: &QueuePairInit<'_>) -> Result<Self> {
+        const VERB: &str = "create_qp";
+        let context = domain.0.context().clone();
+        for (queue, cq) in [("send", init.send_cq), ("receive", init.recv_cq)] {
+            if !cq.shared().is_of(&context) {
+                let detail =
+                    format!("the CQ for the {queue} queue belongs to another context than the domain");
+                return Err(Error::with(VERB, Errno::EINVAL, detail));
+            }
+        }
+        let asked = init.capabilities;
+        let request = QpRequest {
+            pd: domain.handle(),
+            send_cq: init.send_cq.shared().handle(),
+            recv_cq: init.recv_cq.shared().handle(),
+            user_handle: 0,
+            cap: QpCap {
+                max_send_wr: asked.max_send_wr,
+                max_recv_wr: asked.max_recv_wr,
+                max_send_sge: asked.max_send_sge,
+                max_recv_sge: asked.max_recv_sge,
+                max_inline_data: asked.max_inline_data,
+            },
+            qp_type: init.kind.number(),
+            flags: if init.signal_all { QpCreateFlags::SQ_SIG_ALL.bits() } else { 0 },
+        };
+        let new = context
+            .provider()
+            .create_qp(context.transport(), &request)
+            .map_err(|errno| Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, &asked)))?;
+        let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
+        Ok(Self {
+            rings: new.rings,
+            object: Object::new(context, new.created.handle, destroy),
+            kind: init.kind,
+            qp_num: new.created.qp_num,
+            capabilities: new.created.cap.into(),
+            state: QueuePairState::Reset,
+            _domain: domain.clone(),
+            _send_cq: init.send_cq.shared().clone(),
+            _recv_cq: init.recv_cq.shared().clone(),
+        })
+    }
+
+    /// Its number, by which peers name it.
+    pub fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// How it transports messages.
+    pub fn kind(&self) -> QueuePairType {
+        self.kind
+    }
+
+    /// The capacities granted.
+    pub fn capabilities(&self) -> QueuePairCapabilities {
+        self.capabilities
+    }
+
+    /// Changes attributes and state, `ibv_modify_qp`.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) with the attributes that are missing or not allowed in this
+    /// transition, or the transitions that are; [`TimedOut`](crate::ErrorKind::TimedOut) (`ETIMEDOUT`) if no neighbour answers
+    /// for the peer's GID, after about a second; [`NotFound`](crate::ErrorKind::NotFound) if the peer's or the own GID cannot be
+    /// used.
+    pub fn modify(&mut self, change: &ModifyQueuePair) -> Result<()> {
+        let request = change.request(self.object.handle());
+        match calls::invoke(self.object.transport(), &request) {
+            Ok(()) => {
+                self.state = change.state.unwrap_or(self.state);
+                Ok(())
+            }
+            Err(errno) => {
+                let error = Error::new("modify_qp", errno);
+                Err(error.or_detail(|| {
+                    let state = self.query().ok()?.state;
+                    change.explain(errno, self.kind, state)
+                }))
+            }
+        }
+    }
+
+    /// Attributes and state, `ibv_query_qp`. This is where a state shows that the QP went to by itself.
+    ///
+    /// # Errors
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone).
+    pub fn query(&self) -> Result<QueuePairAttributes> {
+        // The kernel fills in everything whatever the mask; drivers may look at it.
+        let request = QueryQp {
+            qp_handle: self.object.handle(),
+            attr_mask: QpAttrMask::all().bits(),
+            ..Default::default()
+        };
+        let response = calls::invoke(self.object.transport(), &request)
+            .map_err(|errno| Error::new("query_qp", errno))?;
+        QueuePairAttributes::new(&response)
+    }
+
+    /// Starts a batch of send requests that are posted together, with one doorbell, or not at all.
+    ///
+    /// ```
+    /// # use uverbs::{MemoryRegion, PostError, QueuePair, SendRequest};
+    /// # fn example(qp: &mut QueuePair, region: &MemoryRegion) -> Result<(), PostError> {
+    /// qp.post_send()
+    ///     .push(&SendRequest::send(1, &[region.sge(0..64)]))
+    ///     .push(&SendRequest::send_inline(2, &[b"done"]).immediate(7).signaled())
+    ///     .submit()
+    /// # }
+    /// ```
+    pub fn post_send(&mut self) -> SendBatch<'_> {
+        SendBatch::new(self)
+    }
+
+    /// Posts send requests one after the other, with one doorbell, `ibv_post_send`. If one is refused, those before it are posted.
+    ///
+    /// # Errors
+    /// Which one, and why: see [`PostReason`].
+    #[inline]
+    pub fn post_send_list(&mut self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        self.can_send().map_err(|reason| PostError { index: 0, reason })?;
+        self.rings.post_send_list(self.object.transport(), self.object.handle(), requests)
+    }
+
+    /// Posts receives, `ibv_post_recv`. If one is refused, those before it are posted.
+    ///
+    /// # Errors
+    /// Which one, and why: see [`PostReason`].
+    #[inline]
+    pub fn post_receive(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        if self.state == QueuePairState::Reset {
+            return Err(PostError { index: 0, reason: PostReason::WrongState(self.state) });
+        }
+        let result = self.rings.post_receive_list(requests);
+        if self.state == QueuePairState::Error {
+            self.flush_receives();
+        }
+        result
+    }
+
+    /// Receives posted in the error state are to be flushed, but the kernel does not see them arrive: entering the state once more
+    /// makes it look.
+    #[cold]
+    fn flush_receives(&mut self) {
+        let again = ModifyQueuePair { state: Some(QueuePairState::Error), ..Default::default() };
+        if let Err(error) = self.modify(&again) {
+            log::warn!("receives of QP {:#08x} are not flushed: {error}", self.qp_num);
+        }
+    }
+
+    /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        match self.object.destroy() {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(DestroyError::new(self, Error::new("destroy_qp", errno))),
+        }
+    }
+
+    /// The device would execute requests posted in an earlier state only when it is told again.
+    #[inline]
+    pub(crate) fn can_send(&self) -> Result<(), PostReason> {
+        if self.state < QueuePairState::ReadyToSend {
+            Err(PostReason::WrongState(self.state))
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline]
+    pub(crate) fn commit_sends(&mut self) -> Result<(), Errno> {
+        self.rings.commit_sends(self.object.transport(), self.object.handle())
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qp_num", &format_args!("{:#08x}", self.qp_num))
+            .field("kind", &self.kind)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Attributes of a QP, `struct ibv_qp_attr`, with its capabilities and `sq_sig_all`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "named and defined as in struct ibv_qp_attr")]
+pub struct QueuePairAttributes {
+    pub state: QueuePairState,
+    pub path_mtu: Option<Mtu>,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    /// What the peer may do.
+    pub access_flags: AccessFlags,
+    pub capabilities: QueuePairCapabilities,
+    /// Where messages go.
+    pub address: AddressVector,
+    pub pkey_index: u16,
+    pub sq_draining: bool,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    /// Code of the RNR timer, see [`ModifyQueuePair::min_rnr_timer`].
+    pub min_rnr_timer: u8,
+    pub port: u8,
+    /// 4.096 µs · 2^n; zero is for ever.
+    pub timeout: u8,
+    pub retry_count: u8,
+    /// 7 is for ever.
+    pub rnr_retry: u8,
+    /// Whether every send request makes a completion.
+    pub signal_all: bool,
+}
+
+impl QueuePairAttributes {
+    fn new(response: &QueryQpResp) -> Result<Self> {
+        let state = QueuePairState::from_number(response.qp_state)
+            .ok_or_else(|| Error::with("query_qp", Errno::EPROTO, format!("state {}", response.qp_state)))?;
+        let dest = &response.dest;
+        Ok(Self {
+            state,
+            path_mtu: Mtu::from_number(response.path_mtu),
+            qkey: response.qkey,
+            rq_psn: response.rq_psn,
+            sq_psn: response.sq_psn,
+            dest_qp_num: response.dest_qp_num,
+            access_flags: AccessFlags::from_bits_retain(response.qp_access_flags),
+            capabilities: QueuePairCapabilities {
+                max_send_wr: response.max_send_wr,
+                max_recv_wr: response.max_recv_wr,
+                max_send_sge: response.max_send_sge,
+                max_recv_sge: response.max_recv_sge,
+                max_inline_data: response.max_inline_data,
+            },
+            address: AddressVector {
+                port: dest.port_num,
+                dlid: dest.dlid,
+                service_level: dest.sl,
+                source_path_bits: dest.src_path_bits,
+                static_rate: dest.static_rate,
+                global_route: (dest.is_global != 0).then_some(GlobalRoute {
+                    dgid: Gid(dest.dgid),
+                    sgid_index: dest.sgid_index,
+                    hop_limit: dest.hop_limit,
+                    traffic_class: dest.traffic_class,
+                    flow_label: dest.flow_label,
+                }),
+            },
+            pkey_index: response.pkey_index,
+            sq_draining: response.sq_draining != 0,
+            max_rd_atomic: response.max_rd_atomic,
+            max_dest_rd_atomic: response.max_dest_rd_atomic,
+            min_rnr_timer: response.min_rnr_timer,
+            port: response.port_num,
+            timeout: response.timeout,
+            retry_count: response.retry_cnt,
+            rnr_retry: response.rnr_retry,
+            signal_all: response.sq_sig_all != 0,
+        })
+    }
+}
+
+#[cold]
+fn explain_create(
+    context: &crate::context::ContextInner,
+    errno: Errno,
+    asked: &QueuePairCapabilities,
+) -> Option<String> {
+    let limits = context.limits().filter(|_| errno == Errno::EINVAL || errno == Errno::ENOMEM)?;
+    let name = context.device().name();
+    [
+        ("max_send_wr", asked.max_send_wr, limits.max_qp_wr),
+        ("max_recv_wr", asked.max_recv_wr, limits.max_qp_wr),
+        ("max_send_sge", asked.max_send_sge, limits.max_sge),
+        ("max_recv_sge", asked.max_recv_sge, limits.max_sge),
+    ]
+    .into_iter()
+    .find(|(_, asked, most)| asked > most)
+    .map(|(what, asked, most)| format!("{what} is {asked}, {name} allows {most}"))
+    .or_else(|| {
+        (errno == Errno::EINVAL && asked.max_inline_data > 0)
+            .then(|| format!("max_inline_data is {}: {name} may allow less", asked.max_inline_data))
+    })
+}

@@ -1,0 +1,369 @@
+//! Changing a QP's state, and saying why it could not be done.
+
+use uverbs_ioctl::Errno;
+use uverbs_ioctl::uapi::user_verbs::{ModifyQp, QpDest};
+use uverbs_ioctl::uapi::values::QpAttrMask as Mask;
+
+use super::{QueuePairState, QueuePairType};
+use crate::attributes::{Gid, Mtu};
+use crate::mr::AccessFlags;
+
+/// A change to a QP, `struct ibv_qp_attr` with its mask: attributes that are `None` stay as they are.
+///
+/// ```
+/// # use uverbs::{AccessFlags, AddressVector, Gid, ModifyQueuePair, Mtu, QueuePair, Result};
+/// # fn connect(qp: &mut QueuePair, peer: Gid, peer_qp_num: u32) -> Result<()> {
+/// qp.modify(&ModifyQueuePair::init(1, AccessFlags::empty()))?;
+/// qp.modify(&ModifyQueuePair::ready_to_receive(AddressVector::global(1, peer, 1), peer_qp_num, 0, Mtu::Bytes1024))?;
+/// qp.modify(&ModifyQueuePair::ready_to_send(0))
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModifyQueuePair {
+    /// The state to go to.
+    pub state: Option<QueuePairState>,
+    /// The state that it is assumed to be in.
+    pub current_state: Option<QueuePairState>,
+    /// Whether an asynchronous event tells when the send queue has drained, on the way to SQD.
+    pub sqd_notify: Option<bool>,
+    /// What the peer may do.
+    pub access_flags: Option<AccessFlags>,
+    /// Index of the partition key.
+    pub pkey_index: Option<u16>,
+    /// Port, counted from 1.
+    pub port: Option<u8>,
+    /// Queue key of datagrams.
+    pub qkey: Option<u32>,
+    /// Where messages go.
+    pub address: Option<AddressVector>,
+    /// The same at both ends, and no larger than the active MTU of either port.
+    pub path_mtu: Option<Mtu>,
+    /// How long the peer has to acknowledge: 4.096 µs · 2^n; 0 is for ever.
+    pub timeout: Option<u8>,
+    /// How often to send again what is not acknowledged, at most 7.
+    pub retry_count: Option<u8>,
+    /// How often to send again what finds no receive posted; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+    /// Sequence number of the first packet received, 24 bits.
+    pub rq_psn: Option<u32>,
+    /// RDMA reads and atomics under way to the peer.
+    pub max_rd_atomic: Option<u8>,
+    /// How long the peer waits if it finds no receive posted: a code, 1 for 10 µs to 31 for 491.52 ms, and 0 for 655.36 ms; 12 is
+    /// 640 µs.
+    pub min_rnr_timer: Option<u8>,
+    /// Sequence number of the first packet sent, 24 bits.
+    pub sq_psn: Option<u32>,
+    /// RDMA reads and atomics under way from the peer.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Number of the peer's QP.
+    pub dest_qp_num: Option<u32>,
+}
+
+impl ModifyQueuePair {
+    /// From RESET to INIT.
+    pub fn init(port: u8, access: AccessFlags) -> Self {
+        Self {
+            state: Some(QueuePairState::Init),
+            pkey_index: Some(0),
+            port: Some(port),
+            access_flags: Some(access),
+            ..Self::default()
+        }
+    }
+
+    /// From INIT to RTR, connected to a peer: its QP number and the sequence number that it starts to send with. One RDMA read or
+    /// atomic from it at a time, and 640 µs of patience where it finds no receive.
+    pub fn ready_to_receive(address: AddressVector, dest_qp_num: u32, rq_psn: u32, path_mtu: Mtu) -> Self {
+        Self {
+            state: Some(QueuePairState::ReadyToReceive),
+            address: Some(address),
+            dest_qp_num: Some(dest_qp_num),
+            rq_psn: Some(rq_psn),
+            path_mtu: Some(path_mtu),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(12),
+            ..Self::default()
+        }
+    }
+
+    /// From RTR to RTS, starting to send with this sequence number. Seven retries, 67 ms apart; for ever where the peer has no
+    /// receive; one RDMA read or atomic at a time.
+    pub fn ready_to_send(sq_psn: u32) -> Self {
+        Self {
+            state: Some(QueuePairState::ReadyToSend),
+            sq_psn: Some(sq_psn),
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(1),
+            ..Self::default()
+        }
+    }
+
+    /// To a state that needs nothing else: RESET or ERR.
+    pub fn to(state: QueuePairState) -> Self {
+        Self { state: Some(state), ..Self::default() }
+    }
+
+    /// Which attributes there are.
+    fn mask(&self) -> Mask {
+        [
+            (self.state.is_some(), Mask::STATE),
+            (self.current_state.is_some(), Mask::CUR_STATE),
+            (self.sqd_notify.is_some(), Mask::EN_SQD_ASYNC_NOTIFY),
+            (self.access_flags.is_some(), Mask::ACCESS_FLAGS),
+            (self.pkey_index.is_some(), Mask::PKEY_INDEX),
+            (self.port.is_some(), Mask::PORT),
+            (self.qkey.is_some(), Mask::QKEY),
+            (self.address.is_some(), Mask::AV),
+            (self.path_mtu.is_some(), Mask::PATH_MTU),
+            (self.timeout.is_some(), Mask::TIMEOUT),
+            (self.retry_count.is_some(), Mask::RETRY_CNT),
+            (self.rnr_retry.is_some(), Mask::RNR_RETRY),
+            (self.rq_psn.is_some(), Mask::RQ_PSN),
+            (self.max_rd_atomic.is_some(), Mask::MAX_QP_RD_ATOMIC),
+            (self.min_rnr_timer.is_some(), Mask::MIN_RNR_TIMER),
+            (self.sq_psn.is_some(), Mask::SQ_PSN),
+            (self.max_dest_rd_atomic.is_some(), Mask::MAX_DEST_RD_ATOMIC),
+            (self.dest_qp_num.is_some(), Mask::DEST_QPN),
+        ]
+        .into_iter()
+        .filter_map(|(there, bit)| there.then_some(bit))
+        .collect()
+    }
+
+    /// What the kernel is given. Fields that the mask does not select are zero.
+    pub(super) fn request(&self, handle: u32) -> ModifyQp {
+        ModifyQp {
+            qp_handle: handle,
+            attr_mask: self.mask().bits(),
+            qp_state: self.state.map_or(0, |state| state as u8),
+            cur_qp_state: self.current_state.map_or(0, |state| state as u8),
+            en_sqd_async_notify: self.sqd_notify.map_or(0, u8::from),
+            qp_access_flags: self.access_flags.map_or(0, |flags| flags.bits()),
+            pkey_index: self.pkey_index.unwrap_or_default(),
+            port_num: self.port.unwrap_or_default(),
+            qkey: self.qkey.unwrap_or_default(),
+            dest: self.address.map_or_else(QpDest::default, |address| address.dest()),
+            path_mtu: self.path_mtu.map_or(0, |mtu| mtu as u8),
+            timeout: self.timeout.unwrap_or_default(),
+            retry_cnt: self.retry_count.unwrap_or_default(),
+            rnr_retry: self.rnr_retry.unwrap_or_default(),
+            rq_psn: self.rq_psn.unwrap_or_default(),
+            max_rd_atomic: self.max_rd_atomic.unwrap_or_default(),
+            min_rnr_timer: self.min_rnr_timer.unwrap_or_default(),
+            sq_psn: self.sq_psn.unwrap_or_default(),
+            max_dest_rd_atomic: self.max_dest_rd_atomic.unwrap_or_default(),
+            dest_qp_num: self.dest_qp_num.unwrap_or_default(),
+            ..Default::default()
+        }
+    }
+
+    /// Why the kernel refused it, for a QP that is in `from`.
+    #[cold]
+    pub(super) fn explain(&self, errno: Errno, kind: QueuePairType, from: QueuePairState) -> Option<String> {
+        let dgid = self.address.and_then(|address| address.global_route).map(|route| route.dgid);
+        match (errno, dgid) {
+            (Errno::EINVAL, _) => {
+                let to = self.state.unwrap_or(from);
+                let Some((required, optional)) = transition(kind, from, to) else {
+                    let allowed: Vec<_> = QueuePairState::ALL
+                        .into_iter()
+                        .filter(|to| transition(kind, from, *to).is_some())
+                        .map(|to| to.to_string())
+                        .collect();
+                    return Some(format!(
+                        "{from} to {to} is no transition; from {from} it goes to {}",
+                        allowed.join(", ")
+                    ));
+                };
+                let missing = required - self.mask();
+                let extra = self.mask() - required - optional - Mask::STATE;
+                let mut reasons = Vec::new();
+                if !missing.is_empty() {
+                    reasons.push(format!("misses {}", names(missing)));
+                }
+                if !extra.is_empty() {
+                    reasons.push(format!("does not take {}", names(extra)));
+                }
+                match (reasons.is_empty(), self.address) {
+                    (false, _) => Some(format!("{kind} {from} to {to} {}", reasons.join(" and "))),
+                    (true, Some(AddressVector { global_route: None, .. })) => {
+                        Some("the address has no global route, which RoCE needs".to_owned())
+                    }
+                    (true, Some(AddressVector { global_route: Some(route), .. })) => Some(format!(
+                        "a value is out of range, or {} and GID index {} are not of one address family",
+                        route.dgid, route.sgid_index
+                    )),
+                    (true, None) => Some(format!("{kind} {from} to {to}: a value is out of range")),
+                }
+            }
+            (Errno::ETIMEDOUT, Some(dgid)) => Some(format!("no neighbour answers for {dgid}")),
+            (Errno::EHOSTUNREACH | Errno::ENETUNREACH, Some(dgid)) => Some(format!("no route to {dgid}")),
+            (Errno::ENODATA | Errno::ENOENT, _) => {
+                let index = self.address?.global_route?.sgid_index;
+                Some(format!("GID index {index} is empty"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where messages go, `struct ibv_ah_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// Own port, counted from 1.
+    pub port: u8,
+    /// The peer's LID, on InfiniBand.
+    pub dlid: u16,
+    /// Service level.
+    pub service_level: u8,
+    /// Low bits of the own LID.
+    pub source_path_bits: u8,
+    /// `enum ibv_rate`; 0 is the port's.
+    pub static_rate: u8,
+    /// The global route, which RoCE always needs.
+    pub global_route: Option<GlobalRoute>,
+}
+
+impl AddressVector {
+    /// To a GID, from the own GID with that index. Routers may forward it 64 times.
+    pub fn global(port: u8, dgid: Gid, sgid_index: u8) -> Self {
+        let route = GlobalRoute { dgid, sgid_index, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        Self { port, global_route: Some(route), ..Self::default() }
+    }
+
+    fn dest(&self) -> QpDest {
+        let route = self.global_route.unwrap_or_default();
+        QpDest {
+            dgid: route.dgid.0,
+            flow_label: route.flow_label,
+            dlid: self.dlid,
+            sgid_index: route.sgid_index,
+            hop_limit: route.hop_limit,
+            traffic_class: route.traffic_class,
+            sl: self.service_level,
+            src_path_bits: self.source_path_bits,
+            static_rate: self.static_rate,
+            is_global: u8::from(self.global_route.is_some()),
+            port_num: self.port,
+            ..Default::default()
+        }
+    }
+}
+
+/// A global route, `struct ibv_global_route`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's GID.
+    pub dgid: Gid,
+    /// Which of the own GIDs to send from. The kernel's interface has 8 bits for it.
+    pub sgid_index: u8,
+    /// How often routers may forward it.
+    pub hop_limit: u8,
+    /// Traffic class: DSCP and ECN on RoCE v2.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// Attributes that a transition must have and may have besides the state; nothing if there is no such transition.
+fn transition(kind: QueuePairType, from: QueuePairState, to: QueuePairState) -> Option<(Mask, Mask)> {
+    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    let QueuePairType::ReliableConnection = kind;
+    let none = Mask::empty();
+    let path = Mask::ALT_PATH | Mask::ACCESS_FLAGS | Mask::PATH_MIG_STATE | Mask::MIN_RNR_TIMER;
+    let port = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
+    Some(match (from, to) {
+        (_, Reset) => (none, none),
+        (Reset, Init) => (port, none),
+        (Reset, _) => return None,
+        (_, Error) => (none, none),
+        (Init, Init) => (none, port),
+        (Init, ReadyToReceive) => (
+            Mask::AV
+                | Mask::PATH_MTU
+                | Mask::DEST_QPN
+                | Mask::RQ_PSN
+                | Mask::MAX_DEST_RD_ATOMIC
+                | Mask::MIN_RNR_TIMER,
+            Mask::ALT_PATH | Mask::ACCESS_FLAGS | Mask::PKEY_INDEX,
+        ),
+        (ReadyToReceive, ReadyToSend) => (
+            Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::SQ_PSN | Mask::MAX_QP_RD_ATOMIC,
+            Mask::CUR_STATE | path,
+        ),
+        (ReadyToSend | SendQueueDrained, ReadyToSend) => (none, Mask::CUR_STATE | path),
+        (ReadyToSend, SendQueueDrained) => (none, Mask::EN_SQD_ASYNC_NOTIFY),
+        (SendQueueDrained, SendQueueDrained) => (
+            none,
+            path | Mask::PORT
+                | Mask::AV
+                | Mask::TIMEOUT
+                | Mask::RETRY_CNT
+                | Mask::RNR_RETRY
+                | Mask::MAX_QP_RD_ATOMIC
+                | Mask::MAX_DEST_RD_ATOMIC
+                | Mask::PKEY_INDEX,
+        ),
+        (SendQueueError, ReadyToSend) => (none, Mask::CUR_STATE | Mask::ACCESS_FLAGS),
+        _ => return None,
+    })
+}
+
+/// The names of attributes as libibverbs has them in `enum ibv_qp_attr_mask`, without the prefix.
+fn names(mask: Mask) -> String {
+    mask.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
+
+    const RC: QueuePairType = QueuePairType::ReliableConnection;
+
+    fn rtr() -> ModifyQueuePair {
+        ModifyQueuePair::ready_to_receive(AddressVector::global(1, Gid::default(), 1), 17, 0, Mtu::Bytes1024)
+    }
+
+    #[test]
+    fn presets_have_what_their_transitions_need() {
+        for (from, change) in [
+            (Reset, ModifyQueuePair::init(1, AccessFlags::empty())),
+            (Init, rtr()),
+            (ReadyToReceive, ModifyQueuePair::ready_to_send(0)),
+        ] {
+            let (required, optional) = transition(RC, from, change.state.unwrap()).unwrap();
+            assert_eq!(required - change.mask(), Mask::empty());
+            assert_eq!(change.mask() - required - optional, Mask::STATE);
+        }
+    }
+
+    #[test]
+    fn wrong_masks_are_named() {
+        let change = ModifyQueuePair { dest_qp_num: None, qkey: Some(1), ..rtr() };
+        let text = change.explain(Errno::EINVAL, RC, Init).unwrap();
+        assert_eq!(text, "RC INIT to RTR misses DEST_QPN and does not take QKEY");
+    }
+
+    #[test]
+    fn wrong_transitions_are_named() {
+        let text = rtr().explain(Errno::EINVAL, RC, Reset).unwrap();
+        assert_eq!(text, "RESET to RTR is no transition; from RESET it goes to RESET, INIT");
+        let text = rtr().explain(Errno::EINVAL, RC, Error).unwrap();
+        assert_eq!(text, "ERR to RTR is no transition; from ERR it goes to RESET, ERR");
+        let text = ModifyQueuePair::to(Init).explain(Errno::EINVAL, RC, ReadyToSend).unwrap();
+        assert_eq!(text, "RTS to INIT is no transition; from RTS it goes to RESET, RTS, SQD, ERR");
+    }
+
+    #[test]
+    fn fields_not_selected_are_zero() {
+        let request = ModifyQueuePair::to(Error).request(3);
+        assert_eq!(
+            (request.qp_handle, request.attr_mask, request.qp_state),
+            (3, Mask::STATE.bits(), QueuePairState::Error as u8)
+        );
+        assert_eq!((request.sq_psn, request.port_num, request.path_mtu), (0, 0, 0));
+    }
+}
