@@ -1,0 +1,76 @@
+//! `uverbs`: lists and inspects RDMA devices, makes soft ones, and exchanges messages over them.
+
+mod devices;
+mod info;
+mod link;
+mod output;
+mod pingpong;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// RDMA devices from the command line, without libibverbs.
+///
+/// Exit status: 0 success, 1 failure, 2 wrong usage.
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print results as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List RDMA devices and their node GUIDs, as ibv_devices does.
+    Devices,
+    /// Show properties of devices and ports, as ibv_devinfo does.
+    Info(info::Arguments),
+    /// Make, remove and list soft devices, as rdma link does.
+    #[command(subcommand)]
+    Link(link::Command),
+    /// Exchange messages with another end, as ibv_rc_pingpong does.
+    #[command(subcommand)]
+    Pingpong(pingpong::Command),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.command {
+        Command::Devices => devices::run(arguments.json),
+        Command::Info(info) => info::run(info, arguments.json),
+        Command::Link(command) => link::run(command, arguments.json),
+        Command::Pingpong(command) => pingpong::run(command, arguments.json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the output has had enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("uverbs: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The device with that name, or the first one that can be used.
+fn find_device(name: Option<&str>) -> Result<uverbs::Device> {
+    match name {
+        Some(name) => Ok(uverbs::Device::find(name)?),
+        None => uverbs::Device::list()?.into_iter().next().ok_or_else(|| {
+            anyhow::anyhow!(
+                "no RDMA device: make one with `uverbs link add rxe0 type rxe netdev INTERFACE` as root, or pass \
+                 /dev/infiniband into this container"
+            )
+        }),
+    }
+}
