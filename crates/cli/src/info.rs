@@ -99,7 +99,6 @@ fn device_properties(context: &Context, attributes: &DeviceAttributes, verbose: 
         text("hca_id", device.name()),
         text("node_type", device.node_type().to_string()),
         text("driver", context.provider()),
-        text("fw_ver", device.firmware()),
         text("node_guid", output::guid(attributes.node_guid)),
         text("sys_image_guid", output::guid(attributes.system_image_guid)),
         hex("vendor_id", 4, attributes.vendor_id),
@@ -107,6 +106,9 @@ fn device_properties(context: &Context, attributes: &DeviceAttributes, verbose: 
         hex("hw_ver", 0, attributes.hardware_version),
         number("phys_port_cnt", attributes.physical_ports),
     ];
+    if !device.firmware().is_empty() {
+        properties.insert(3, text("fw_ver", device.firmware()));
+    }
     if verbose {
         properties.extend([
             hex("max_mr_size", 0, attributes.max_mr_size),

@@ -213,7 +213,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`; `EINVAL` if the kernel has no such kind or the name is not valid; `ENODEV` if there is no
-    /// such interface; `EEXIST` if the name is taken or the interface has one already.
+    /// such interface; `EEXIST` if it has one already; `ENFILE` if the name is taken.
     pub fn add_link(&mut self, name: &str, kind: &str, netdev: &str) -> Result<()> {
         let mut request = Request::new(nldev_cmd::NEWLINK, NLM_F_ACK);
         request.push_text(attr::DEV_NAME, name);
@@ -251,7 +251,8 @@ impl Socket {
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(&self.fd, bytes, SendFlags::empty(), &kernel).map_err(errno)?;
 
-        let mut buffer = vec![0; 16 << 10];
+        // The kernel makes no message longer than this. On the stack, because it is in use already.
+        let mut buffer = [0; 8 << 10];
         let mut interrupted = false;
         loop {
             let (_, size) = loop {

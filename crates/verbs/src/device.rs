@@ -141,7 +141,20 @@ impl Device {
         let stamp = self.0.stamp.map_err(|errno| Error::new(VERB, errno))?;
         let transport = KernelDevice::open(&self.0.node, stamp, self.0.driver_id, &provider::driver_ids())
             .map_err(|errno| self.explain_open(errno))?;
+        if self.is_replaced(stamp.device_number) {
+            return Err(self.explain_open(Errno::ENODEV));
+        }
         Context::new(self.clone(), Box::new(transport))
+    }
+
+    /// Whether the node leads to another device by now. Its stamp does not tell in a container whose nodes nobody renews, but an
+    /// index is not used again soon.
+    fn is_replaced(&self, device_number: u64) -> bool {
+        self.index().is_some_and(|index| {
+            let now = netlink::Socket::open().map(|mut socket| socket.character_device(index));
+            // Without netlink there is no telling.
+            now.is_ok_and(|now| !now.is_ok_and(|now| now.number == device_number))
+        })
     }
 
     #[cold]

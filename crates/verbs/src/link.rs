@@ -46,7 +46,7 @@ pub fn list() -> Result<Vec<Link>> {
 ///
 /// # Errors
 /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied) without `CAP_NET_ADMIN`; `EINVAL` if the kernel has no such kind;
-/// `ENODEV` if there is no such interface; `EEXIST` if the name is taken or the interface has such a device already.
+/// `ENODEV` if there is no such interface; `EEXIST` if it has such a device already; `ENFILE` if the name is taken.
 pub fn add(name: &str, kind: &str, netdev: &str) -> Result<()> {
     const VERB: &str = "link_add";
     if name.is_empty() || name.len() >= 64 || name.contains(['%', '/', '\0']) {

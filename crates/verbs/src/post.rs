@@ -13,6 +13,7 @@ use crate::qp::{QueuePair, QueuePairState};
 ///
 /// It is plain numbers: the device checks that the key allows the range, and fails the request if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct ScatterGather {
     /// First byte.
     pub address: u64,

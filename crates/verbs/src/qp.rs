@@ -170,6 +170,8 @@ pub struct QueuePair {
     capabilities: QueuePairCapabilities,
     /// As this process last set it. The device can only have gone on to the error state since.
     state: QueuePairState,
+    /// Whether receives can simply be posted in this state.
+    takes_receives: bool,
     // Kept alive, and let go only after the QP itself.
     _domain: ProtectionDomain,
     _send_cq: Arc<CqShared>,
@@ -215,6 +217,7 @@ impl QueuePair {
             qp_num: new.created.qp_num,
             capabilities: new.created.cap.into(),
             state: QueuePairState::Reset,
+            takes_receives: false,
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
             _recv_cq: init.recv_cq.shared().clone(),
@@ -248,6 +251,7 @@ impl QueuePair {
         match calls::invoke(self.object.transport(), &request) {
             Ok(()) => {
                 self.state = change.state.unwrap_or(self.state);
+                self.takes_receives = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
                 Ok(())
             }
             Err(errno) => {
@@ -307,24 +311,33 @@ impl QueuePair {
     /// Which one, and why: see [`PostReason`].
     #[inline]
     pub fn post_receive(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        if self.takes_receives {
+            let posted = self.rings.post_receives(requests);
+            if posted == requests.len() {
+                return Ok(());
+            }
+            return Err(self.refused(requests, posted));
+        }
+        self.post_receive_otherwise(requests)
+    }
+
+    /// In the states RESET and ERR.
+    #[cold]
+    fn post_receive_otherwise(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         if self.state == QueuePairState::Reset {
             return Err(PostError { index: 0, reason: PostReason::WrongState(self.state) });
         }
-        let result = self.rings.post_receive_list(requests);
-        if self.state == QueuePairState::Error {
-            self.flush_receives();
-        }
-        result
-    }
-
-    /// Receives posted in the error state are to be flushed, but the kernel does not see them arrive: entering the state once more
-    /// makes it look.
-    #[cold]
-    fn flush_receives(&mut self) {
-        let again = ModifyQueuePair { state: Some(QueuePairState::Error), ..Default::default() };
-        if let Err(error) = self.modify(&again) {
+        let posted = self.rings.post_receives(requests);
+        // They are to be flushed, but the kernel does not see them arrive: entering the state once more makes it look.
+        if let Err(error) = self.modify(&ModifyQueuePair::to(QueuePairState::Error)) {
             log::warn!("receives of QP {:#08x} are not flushed: {error}", self.qp_num);
         }
+        if posted == requests.len() { Ok(()) } else { Err(self.refused(requests, posted)) }
+    }
+
+    #[cold]
+    fn refused(&self, requests: &[ReceiveRequest<'_>], index: usize) -> PostError {
+        PostError { index, reason: self.rings.receive_refusal(&requests[index]) }
     }
 
     /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.

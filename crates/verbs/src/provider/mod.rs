@@ -92,6 +92,9 @@ pub(crate) trait WorkRings: Send + Sync {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Posts requests until one does not go.
-    fn post_receive_list(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+    /// Posts requests until one does not go, and says how many went. (A number comes back in a register.)
+    fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize;
+
+    /// Why this one did not go.
+    fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason;
 }
