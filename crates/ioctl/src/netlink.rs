@@ -319,10 +319,10 @@ impl Request {
     fn finish(&mut self, sequence: u32) -> (&[u8], bool) {
         let length = self.0.len() as u32;
         let mut single = false;
-        if let Ok((header, _)) = MessageHeader::mut_from_prefix(&mut self.0) {
-            header.length = length;
-            header.sequence = sequence;
+        // Copied out and back: the buffer has no alignment.
+        if let Ok((header, _)) = MessageHeader::read_from_prefix(&self.0) {
             single = header.flags & (NLM_F_ACK | NLM_F_DUMP) == 0;
+            self.0[..HEADER].copy_from_slice(MessageHeader { length, sequence, ..header }.as_bytes());
         }
         (&self.0, single)
     }
@@ -336,7 +336,8 @@ impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (&[length, kind], _) = <[u16; 2]>::ref_from_prefix(self.0).ok()?;
+        // Read, not referred to: the buffer has no alignment.
+        let ([length, kind], _) = <[u16; 2]>::read_from_prefix(self.0).ok()?;
         let value = self.0.get(4..usize::from(length))?;
         self.0 = self.0.get(align(usize::from(length))..).unwrap_or_default();
         Some((kind & TYPE_MASK, value))

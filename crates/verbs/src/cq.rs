@@ -199,7 +199,7 @@ impl CompletionQueue {
             },
             Err(shared) => {
                 let users = Arc::strong_count(&shared).saturating_sub(1);
-                busy(shared, ring, format!("in use {users} times by queues of QPs"))
+                busy(shared, ring, format!("in use {users} times by queues of QPs or by events"))
             }
         }
     }

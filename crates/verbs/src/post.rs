@@ -138,6 +138,8 @@ pub struct SendBatch<'a> {
 
 impl<'a> SendBatch<'a> {
     pub(crate) fn new(qp: &'a mut QueuePair) -> Self {
+        // A batch that was leaked has left requests behind.
+        qp.rings.abort_sends();
         let failed = qp.can_send().err().map(|reason| PostError { index: 0, reason });
         Self { qp, count: 0, failed }
     }

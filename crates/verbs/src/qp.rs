@@ -163,8 +163,9 @@ impl<'a> QueuePairInit<'a> {
 ///
 /// Posting takes `&mut self` and no lock. It keeps its protection domain and its CQs alive.
 pub struct QueuePair {
-    pub(crate) rings: Box<dyn WorkRings>,
+    // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
+    pub(crate) rings: Box<dyn WorkRings>,
     kind: QueuePairType,
     qp_num: u32,
     capabilities: QueuePairCapabilities,
@@ -211,8 +212,8 @@ impl QueuePair {
             .map_err(|errno| Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, &asked)))?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
         Ok(Self {
-            rings: new.rings,
             object: Object::new(context, new.created.handle, destroy),
+            rings: new.rings,
             kind: init.kind,
             qp_num: new.created.qp_num,
             capabilities: new.created.cap.into(),

@@ -81,6 +81,8 @@ pub(crate) trait WorkRings: Send + Sync {
         qp: u32,
         requests: &[SendRequest<'_>],
     ) -> Result<(), PostError> {
+        // A batch that was leaked has left requests behind.
+        self.abort_sends();
         let failed = requests.iter().enumerate().find_map(|(index, request)| {
             self.push_send(request).err().map(|reason| PostError { index, reason })
         });

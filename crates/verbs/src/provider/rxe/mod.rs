@@ -44,9 +44,13 @@ impl Provider for Rxe {
 
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
         let mut response = CreateQpResp::default();
-        let created = calls::create_qp(transport, request, &mut response)?;
+        let mut created = calls::create_qp(transport, request, &mut response)?;
         match Work::map(transport, &response, &created.cap) {
-            Ok(rings) => Ok(NewQp { created, rings: Box::new(rings) }),
+            Ok(rings) => {
+                // Kernels before 6.4 tell what was asked for here, and only to query_qp what they granted.
+                (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
+                Ok(NewQp { created, rings: Box::new(rings) })
+            }
             Err(errno) => {
                 let _ = calls::destroy_qp(transport, created.handle);
                 Err(errno)

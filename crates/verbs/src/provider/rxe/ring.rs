@@ -87,6 +87,11 @@ impl Producer {
         Self { shared, next, published: next, consumed }
     }
 
+    /// How many elements it holds.
+    pub(super) fn capacity(&self) -> u32 {
+        self.shared.mask
+    }
+
     /// The next free slot. One slot of the ring always stays empty.
     #[inline]
     pub(super) fn reserve(&mut self) -> Option<*mut u8> {
