@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::{Errno, NodeStamp, Result, io_errno, netlink};
 
@@ -24,6 +25,8 @@ pub struct DeviceInfo {
     /// What was there when the device was found, or why nothing was: `ENOENT` in a container that has no such node,
     /// `ENODEV` if the node is of another device.
     pub stamp: Result<NodeStamp>,
+    /// When it was found.
+    pub found_at: Instant,
 }
 
 /// All devices that the kernel shows to this process: by RDMA netlink, or by sysfs where netlink cannot be had.
@@ -48,6 +51,7 @@ fn by_netlink() -> Result<Vec<DeviceInfo>> {
             driver_id: character_device.driver_id,
             abi_version: character_device.abi_version,
             has_index: true,
+            found_at: Instant::now(),
             device,
             node,
         });
@@ -88,6 +92,7 @@ fn by_sysfs(class: &Path) -> Result<Vec<DeviceInfo>> {
             driver_id: None,
             abi_version: read("abi_version").and_then(|version| version.parse().ok()).unwrap_or_default(),
             has_index: false,
+            found_at: Instant::now(),
             device: netlink::Device {
                 index: 0,
                 node_guid: guid("node_guid"),

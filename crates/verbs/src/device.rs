@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uverbs_ioctl::discovery::{self, DeviceInfo};
 use uverbs_ioctl::{Errno, KernelDevice, netlink};
@@ -148,13 +149,15 @@ impl Device {
     }
 
     /// Whether the node leads to another device by now. Its stamp does not tell in a container whose nodes nobody renews, but an
-    /// index is not used again soon.
+    /// index is not used again soon. To ask costs more than to open, so a device just listed is taken to be still there.
     fn is_replaced(&self, device_number: u64) -> bool {
-        self.index().is_some_and(|index| {
-            let now = netlink::Socket::open().map(|mut socket| socket.character_device(index));
-            // Without netlink there is no telling.
-            now.is_ok_and(|now| !now.is_ok_and(|now| now.number == device_number))
-        })
+        const FRESH: Duration = Duration::from_millis(100);
+        self.0.found_at.elapsed() > FRESH
+            && self.index().is_some_and(|index| {
+                let now = netlink::Socket::open().map(|mut socket| socket.character_device(index));
+                // Without netlink there is no telling.
+                now.is_ok_and(|now| !now.is_ok_and(|now| now.number == device_number))
+            })
     }
 
     #[cold]

@@ -195,6 +195,9 @@ impl ModifyQueuePair {
                         "a value is out of range, or {} and GID index {} are not of one address family",
                         route.dgid, route.sgid_index
                     )),
+                    (true, None) if from == QueuePairState::SendQueueDrained => Some(format!(
+                        "{kind} {from} to {to}: a value is out of range, or the send queue is still draining"
+                    )),
                     (true, None) => Some(format!("{kind} {from} to {to}: a value is out of range")),
                 }
             }

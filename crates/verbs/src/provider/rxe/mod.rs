@@ -47,7 +47,7 @@ impl Provider for Rxe {
         let mut created = calls::create_qp(transport, request, &mut response)?;
         match Work::map(transport, &response, &created.cap) {
             Ok(rings) => {
-                // Kernels before 6.4 tell what was asked for here, and only to query_qp what they granted.
+                // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
                 Ok(NewQp { created, rings: Box::new(rings) })
             }
