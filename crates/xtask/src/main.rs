@@ -1,0 +1,91 @@
+//! Development tasks of uverbs: `cargo xtask --help`.
+
+mod abi;
+mod apt;
+mod cache;
+mod host;
+mod initramfs;
+mod interop;
+mod kernel;
+mod reference;
+mod tasks;
+mod version;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+
+use crate::kernel::Line;
+
+/// Development tasks of uverbs
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run a command, or a shell, on a stock Debian kernel in a virtual machine
+    Vm(vm::Vm),
+    /// Run all tests: host, ABI, integration tests in virtual machines, interoperability
+    Test {
+        /// Line of kernels for the integration tests, may be repeated; all if not given
+        #[arg(long, value_enum)]
+        kernel: Vec<Line>,
+    },
+    /// Run ping-pong between uverbs and the distribution's rdma-core in a virtual machine
+    Interop {
+        /// Line of kernels
+        #[arg(long, value_enum, default_value = "7.3")]
+        kernel: Line,
+    },
+    /// Count the instructions of verbs in a virtual machine, against their bounds
+    Bench {
+        /// Line of kernels
+        #[arg(long, value_enum, default_value = "7.3")]
+        kernel: Line,
+    },
+    /// Compare the ABI of uverbs-uapi with the kernel's own headers
+    Abi,
+    /// Show what uverbs does, on a soft device in a virtual machine
+    Demo,
+    /// Check format, clippy's advice and documentation
+    Lint,
+    /// The part of `interop` that runs in the guest
+    #[command(hide = true)]
+    GuestInterop,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(task: Task) -> Result<u8> {
+    match task {
+        Task::Vm(vm) => {
+            return Ok(vm.run().unwrap_or_else(|error| {
+                eprintln!("xtask: {error:#}");
+                vm::STATUS_VM_FAILED
+            }));
+        }
+        Task::Demo => return tasks::demo(),
+        Task::Test { kernel } if kernel.is_empty() => return Ok(tasks::test(&Line::ALL)),
+        Task::Test { kernel } => return Ok(tasks::test(&kernel)),
+        Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
+        Task::Bench { kernel } => tasks::bench(kernel)?,
+        Task::Abi => tasks::abi()?,
+        Task::Lint => tasks::lint()?,
+        Task::GuestInterop => interop::run_in_guest()?,
+    }
+    Ok(0)
+}

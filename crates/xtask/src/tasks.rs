@@ -1,0 +1,143 @@
+//! The tasks that put the others together: tests, checks, a first look.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::apt::{self, Release};
+use crate::cache::Cache;
+use crate::kernel::Line;
+use crate::vm::{Copy, Vm};
+use crate::{abi, host, interop};
+
+/// Compares the types and constants of `uverbs-uapi` with the newest kernel headers that Debian has.
+pub(crate) fn abi() -> Result<()> {
+    host::need(&[host::CC])?;
+    let cache = Cache::open()?;
+    let name = "linux-libc-dev";
+    let lock = cache.lock()?;
+    let entry = apt::with_archive(&cache, Release::Trixie, |archive| {
+        let packages = archive.newest(&[name.to_owned()])?;
+        let version = &packages.first().with_context(|| format!("the mirror has no {name}"))?.version;
+        cache.entry(&format!("headers-{version}"), |entry| archive.unpack(&packages, entry))
+    });
+    let headers = match entry {
+        Ok(entry) => entry,
+        Err(error) => match cache.newest("headers-", "") {
+            Some(entry) => {
+                host::progress(format_args!("using the headers of an earlier run: {error:#}"));
+                entry
+            }
+            None => return Err(error.context("no kernel headers")),
+        },
+    };
+    drop(lock);
+    let version = headers.file_name().unwrap_or_default().to_string_lossy().replacen("headers-", "", 1);
+    // Newer packages keep all of it in a folder of their own, with links for the compiler of the architecture.
+    let folders = ["usr/lib/linux/uapi/x86", "usr/include/x86_64-linux-gnu", "usr/include"];
+    let folders =
+        folders.map(|path| headers.join(path)).into_iter().filter(|path| path.is_dir()).collect::<Vec<_>>();
+    let scratch = cache.scratch()?;
+    let report = abi::compare(&folders, scratch.path())?;
+    println!("abi: {report} agree with {name} {version}");
+    Ok(())
+}
+
+/// Runs a few commands of `uverbs` on soft-RoCE.
+pub(crate) fn demo() -> Result<u8> {
+    println!(
+        "A stock Debian kernel 7.3 in a virtual machine, with a soft-RoCE device on a virtual Ethernet link."
+    );
+    println!(
+        "The program is static: no libibverbs, no C library for RDMA. First run: a minute for packages."
+    );
+    let script = "show() { echo; echo \"$ $*\"; \"$@\"; }\n\
+                  show uverbs devices && show uverbs pingpong rc -d rxe0 --loopback -n 1000 -c";
+    let status = Vm::command(Line::V7_3, ["sh", "-c", script]).run()?;
+    if status == 0 {
+        println!("\nNext: `cargo xtask vm` gives a shell in the same machine.");
+    }
+    Ok(status)
+}
+
+/// Format, clippy and documentation of the whole workspace, without a warning.
+pub(crate) fn lint() -> Result<()> {
+    host::run(&mut host::cargo(&["fmt", "--all", "--check"]))?;
+    host::run(&mut host::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let mut doc = host::cargo(&["doc", "--workspace", "--no-deps"]);
+    host::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+struct Step {
+    name: String,
+    time: Duration,
+    error: Option<anyhow::Error>,
+}
+
+/// All tests: on the host, the ABI, in every kernel, against the reference, for speed. A failed step does not stop the others.
+/// Gives the exit status, so that the count of the steps is the last line.
+pub(crate) fn test(kernels: &[Line]) -> u8 {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut step = |name: &str, work: &dyn Fn() -> Result<()>| {
+        println!("\n=== {name}");
+        let started = Instant::now();
+        let error = work().err();
+        let time = started.elapsed();
+        if let Some(error) = &error {
+            println!("{error:#}");
+        }
+        println!("=== {name}: {} ({:.1} s)", verdict(error.as_ref()), time.as_secs_f64());
+        steps.push(Step { name: name.to_owned(), time, error });
+    };
+    step("tests on the host", &|| host::run(&mut host::cargo(&["test", "--workspace"])));
+    step("ABI against the kernel's headers", &abi);
+    for kernel in kernels {
+        step(&format!("integration tests on kernel {}", kernel.name()), &|| integration(*kernel));
+    }
+    step("interoperability with rdma-core", &|| {
+        ensure!(interop::run(Line::V7_3)?, "some pairs failed");
+        Ok(())
+    });
+
+    step("instructions within their bounds", &|| bench(Line::V7_3));
+
+    println!();
+    for step in &steps {
+        println!("{:<8} {:>6.1} s  {}", verdict(step.error.as_ref()), step.time.as_secs_f64(), step.name);
+    }
+    let failed = steps.iter().filter(|step| step.error.is_some()).count();
+    println!("{} passed, {failed} failed", steps.len() - failed);
+    u8::from(failed > 0)
+}
+
+fn verdict(error: Option<&anyhow::Error>) -> &'static str {
+    if error.is_some() { "FAILED" } else { "ok" }
+}
+
+fn integration(kernel: Line) -> Result<()> {
+    let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
+    let mut vm = with_program(kernel, host::cargo_executable(&build)?, "integration");
+    vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
+    let status = vm.run()?;
+    ensure!(status == 0, "the tests ended with status {status}");
+    Ok(())
+}
+
+/// Counts what the verbs cost, and fails if one costs more than its bound.
+pub(crate) fn bench(kernel: Line) -> Result<()> {
+    let build = ["build", "--release", "-p", "uverbs-benches", "--bin", "instructions"];
+    let mut vm = with_program(kernel, host::cargo_executable(&build)?, "instructions");
+    vm.icount = true;
+    let status = vm.run()?;
+    ensure!(status == 0, "an operation takes more instructions than its bound (status {status})");
+    Ok(())
+}
+
+/// A virtual machine that runs a program of the host.
+fn with_program(kernel: Line, host: PathBuf, name: &str) -> Vm {
+    let guest = format!("/usr/bin/{name}");
+    let mut vm = Vm::command(kernel, [guest.as_str()]);
+    vm.files.push(Copy { host, guest });
+    vm
+}
