@@ -61,9 +61,9 @@ pub fn add(name: &str, kind: &str, netdev: &str) -> Result<()> {
                     "the kernel has no link type {kind}: is the module rdma_{kind} or {kind} installed?"
                 ),
                 Errno::ENODEV => format!("there is no network interface {netdev}"),
-                Errno::EEXIST => {
-                    format!("there is a device {name}, or {netdev} has one of type {kind}, already")
-                }
+                Errno::EEXIST => format!("{netdev} has a device of type {kind} already"),
+                // What the kernel says if the name is taken.
+                Errno::ENFILE => format!("there is a device {name} already"),
                 _ => return None,
             })
         })

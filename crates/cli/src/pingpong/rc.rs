@@ -233,11 +233,16 @@ impl<'a> End<'a> {
         for completion in completions {
             let success = completion.success().map_err(|error| {
                 anyhow!(error).context(match error.status {
-                    CompletionStatus::LOC_LEN_ERR => format!(
-                        "the peer sends more than {} bytes: run both ends with the same --size",
-                        self.size
-                    ),
-                    CompletionStatus::REM_INV_REQ_ERR => {
+                    // soft-RoCE calls a receive that is too small an operation error, and tells the sender so.
+                    CompletionStatus::LOC_LEN_ERR | CompletionStatus::LOC_QP_OP_ERR
+                        if error.wr_id == RECEIVE =>
+                    {
+                        format!(
+                            "the peer sends more than {} bytes: run both ends with the same --size",
+                            self.size
+                        )
+                    }
+                    CompletionStatus::REM_INV_REQ_ERR | CompletionStatus::REM_OP_ERR => {
                         "the peer refuses the message: run both ends with the same --size and --mtu"
                             .to_owned()
                     }
