@@ -1,5 +1,6 @@
 //! `uverbs`: lists and inspects RDMA devices, makes soft ones, and exchanges messages over them.
 
+mod counters;
 mod devices;
 mod info;
 mod link;
@@ -34,6 +35,9 @@ enum Command {
     /// Make, remove and list soft devices, as rdma link does.
     #[command(subcommand)]
     Link(link::Command),
+    /// Show and test completion counters.
+    #[command(subcommand)]
+    Counters(counters::Command),
     /// Exchange messages with another end, as ibv_rc_pingpong does.
     #[command(subcommand)]
     Pingpong(pingpong::Command),
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Devices => devices::run(arguments.json),
         Command::Info(info) => info::run(info, arguments.json),
         Command::Link(command) => link::run(command, arguments.json),
+        Command::Counters(command) => counters::run(command, arguments.json),
         Command::Pingpong(command) => pingpong::run(command, arguments.json),
     };
     match result {

@@ -328,6 +328,108 @@ pub fn destroy_qp(transport: &dyn Transport, handle: u32) -> Result<DestroyQpRes
     Ok(response)
 }
 
+/// What QUERY_COMP_CNTR_CAPS says, `struct ibv_comp_cntr_caps`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompCntrCaps {
+    /// Completion counters of the device, all processes together.
+    pub max_counters: u32,
+    /// Largest value, after which a counter wraps to zero.
+    pub max_value: u64,
+    /// Bits of [`QpAttachCompCntrOps`](uverbs_uapi::ioctl_verbs::QpAttachCompCntrOps).
+    pub supported_ops: u32,
+}
+
+/// Capabilities of completion counters, `ibv_query_comp_cntr_caps`.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` before Linux 7.3, `EOPNOTSUPP` if the driver has none. All zeros say the same.
+pub fn query_comp_cntr_caps(transport: &dyn Transport) -> Result<CompCntrCaps> {
+    let mut caps = CompCntrCaps::default();
+    let mut command = Command::new(object::DEVICE, method::device::QUERY_COMP_CNTR_CAPS);
+    command
+        .output(attr::query_comp_cntr_caps::MAX_COUNTERS, &mut caps.max_counters)
+        .output(attr::query_comp_cntr_caps::MAX_VALUE, &mut caps.max_value)
+        .output(attr::query_comp_cntr_caps::SUPPORTED_QP_ATTACH_OPS, &mut caps.supported_ops);
+    // SAFETY: outputs of 32, 64 and 32 bits.
+    unsafe { command.issue(transport) }?;
+    Ok(caps)
+}
+
+/// Creates a completion counter whose values the kernel keeps, `ibv_create_comp_cntr`.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` if the kernel or the driver has none, `ENOMEM` if all are in use.
+pub fn create_comp_cntr(transport: &dyn Transport) -> Result<u32> {
+    let mut command = Command::new(object::COMP_CNTR, method::comp_cntr::CREATE);
+    command.create(attr::create_comp_cntr::HANDLE);
+    // SAFETY: a new handle.
+    unsafe { command.issue(transport) }?;
+    Ok(command.new_handle(attr::create_comp_cntr::HANDLE))
+}
+
+/// Destroys a completion counter, `ibv_destroy_comp_cntr`.
+///
+/// # Errors
+/// `EBUSY` while it is attached to a QP.
+pub fn destroy_comp_cntr(transport: &dyn Transport, handle: u32) -> Result<()> {
+    let (method, attribute) = (method::comp_cntr::DESTROY, attr::destroy_comp_cntr::HANDLE);
+    destroy(transport, object::COMP_CNTR, method, attribute, handle)
+}
+
+/// Sets one value of a completion counter (`operation` SET) or adds to it (INC), `ibv_set_comp_cntr` and the like. `entry` and
+/// `operation` are [`comp_cntr_entry`](uverbs_uapi::ioctl_verbs::comp_cntr_entry) and
+/// [`comp_cntr_modify_op`](uverbs_uapi::ioctl_verbs::comp_cntr_modify_op).
+///
+/// # Errors
+/// `EBUSY` while another call uses the counter; `EOPNOTSUPP` if the driver cannot.
+pub fn modify_comp_cntr(
+    transport: &dyn Transport,
+    handle: u32,
+    entry: u32,
+    operation: u32,
+    value: u64,
+) -> Result<()> {
+    let mut command = Command::new(object::COMP_CNTR, method::comp_cntr::MODIFY);
+    command
+        .handle(attr::modify_comp_cntr::HANDLE, handle)
+        .constant(attr::modify_comp_cntr::ENTRY, u64::from(entry))
+        .constant(attr::modify_comp_cntr::OP, u64::from(operation))
+        .input(attr::modify_comp_cntr::VALUE, &value);
+    // SAFETY: a handle, two constants and an input of 64 bits.
+    unsafe { command.issue(transport) }
+}
+
+/// Reads one value of a completion counter that the kernel keeps.
+///
+/// # Errors
+/// `EBUSY` while another call changes the counter; `EOPNOTSUPP` if the driver keeps values elsewhere.
+pub fn read_comp_cntr(transport: &dyn Transport, handle: u32, entry: u32) -> Result<u64> {
+    let mut value = 0;
+    let mut command = Command::new(object::COMP_CNTR, method::comp_cntr::READ);
+    command
+        .handle(attr::read_comp_cntr::HANDLE, handle)
+        .constant(attr::read_comp_cntr::ENTRY, u64::from(entry))
+        .output(attr::read_comp_cntr::RESP_VALUE, &mut value);
+    // SAFETY: a handle, a constant and an output of 64 bits.
+    unsafe { command.issue(transport) }?;
+    Ok(value)
+}
+
+/// Makes a completion counter count operations of a QP, `ibv_qp_attach_comp_cntr`.
+///
+/// # Errors
+/// `EBUSY` if one of the operations is counted already; `EINVAL` if there is none or an unknown one; `EOPNOTSUPP` if the driver
+/// cannot count one.
+pub fn attach_comp_cntr(transport: &dyn Transport, qp: u32, counter: u32, operations: u32) -> Result<()> {
+    let mut command = Command::new(object::QP, method::qp::ATTACH_COMP_CNTR);
+    command
+        .handle(attr::qp_attach_comp_cntr::HANDLE, qp)
+        .handle(attr::qp_attach_comp_cntr::CNTR_HANDLE, counter)
+        .flags(attr::qp_attach_comp_cntr::OP_MASK, operations);
+    // SAFETY: two handles and a flag word.
+    unsafe { command.issue(transport) }
+}
+
 /// Destroys a protection domain.
 ///
 /// # Errors

@@ -22,13 +22,13 @@ pub struct KernelDevice {
     driver_id: u32,
 }
 
-/// What tells a device node from a later one of the same name: device number, inode and change time.
+/// What tells a device node from a later one of the same name: device number and inode. Not the change time, because udev sets
+/// owner and mode of a node that has just come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeStamp {
     /// `st_rdev`.
     pub device_number: u64,
     inode: u64,
-    changed: (i64, i64),
 }
 
 impl NodeStamp {
@@ -44,11 +44,7 @@ impl NodeStamp {
         if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device() {
             return Err(Errno::ENODEV);
         }
-        Ok(Self {
-            device_number: stat.st_rdev,
-            inode: stat.st_ino,
-            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
-        })
+        Ok(Self { device_number: stat.st_rdev, inode: stat.st_ino })
     }
 }
 

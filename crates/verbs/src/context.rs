@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use uverbs_ioctl::calls::{self, ContextInfo};
 use uverbs_ioctl::uapi::ioctl_verbs::GidEntry as RawGidEntry;
@@ -12,6 +12,7 @@ use uverbs_ioctl::{Errno, Transport};
 
 use crate::attributes::{DeviceAttributes, GidEntry, IpFamily, PortAttributes};
 use crate::channel::CompletionChannel;
+use crate::counter::{CompletionCounter, CompletionCounterCapabilities, CounterType};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::{DestroyError, Error, Result};
@@ -28,6 +29,8 @@ pub(crate) struct ContextInner {
     provider: &'static dyn Provider,
     info: ContextInfo,
     device: Device,
+    /// Asked for once: they do not change.
+    counter_capabilities: OnceLock<CompletionCounterCapabilities>,
     transport: Box<dyn Transport>,
 }
 
@@ -47,6 +50,15 @@ impl ContextInner {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What completion counters of the device can do, for `verb`.
+    pub(crate) fn counter_capabilities(&self, verb: &'static str) -> Result<CompletionCounterCapabilities> {
+        if let Some(capabilities) = self.counter_capabilities.get() {
+            return Ok(*capabilities);
+        }
+        let capabilities = CompletionCounterCapabilities::query(self, verb)?;
+        Ok(*self.counter_capabilities.get_or_init(|| capabilities))
     }
 
     /// The device's limits, if they can be had, to explain an error with.
@@ -72,7 +84,14 @@ impl Context {
         };
         let info = calls::get_context(&*transport).map_err(too_old)?;
         let async_fd = calls::alloc_async_event(&*transport).map_err(too_old)?;
-        Ok(Self(Arc::new(ContextInner { async_fd, provider, info, device, transport })))
+        Ok(Self(Arc::new(ContextInner {
+            async_fd,
+            provider,
+            info,
+            device,
+            counter_capabilities: OnceLock::new(),
+            transport,
+        })))
     }
 
     /// The device as it was when it was opened.
@@ -227,6 +246,23 @@ impl Context {
         vector: u32,
     ) -> Result<CompletionQueue> {
         CompletionQueue::create(self, entries, channel, vector)
+    }
+
+    /// What completion counters of the device can do, `ibv_query_comp_cntr_caps`.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the kernel is older than 7.3 or the device has none.
+    pub fn completion_counter_capabilities(&self) -> Result<CompletionCounterCapabilities> {
+        self.0.counter_capabilities("query_comp_cntr_caps")
+    }
+
+    /// Creates a completion counter, `ibv_create_comp_cntr`: both its values are zero.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the kernel or the device has none of that type;
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources) (`ENOMEM`) if all are in use, by this process or others.
+    pub fn create_completion_counter(&self, kind: CounterType) -> Result<CompletionCounter> {
+        CompletionCounter::create(self, kind)
     }
 
     /// Closes the device, `ibv_close_device`.

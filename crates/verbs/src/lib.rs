@@ -31,6 +31,7 @@ mod attributes;
 mod channel;
 mod completion;
 mod context;
+mod counter;
 mod cq;
 mod device;
 mod error;
@@ -49,6 +50,7 @@ pub use attributes::{
 pub use channel::{CompletionChannel, CompletionEvent};
 pub use completion::{CompletionError, CompletionOpcode, CompletionStatus, Success, WorkCompletion};
 pub use context::Context;
+pub use counter::{CompletionCounter, CompletionCounterCapabilities, CounterOperations, CounterType};
 pub use cq::CompletionQueue;
 pub use device::{Device, NodeType};
 pub use error::{DestroyError, Error, ErrorKind, Result};
@@ -56,8 +58,8 @@ pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
 pub use pd::ProtectionDomain;
 pub use post::{
-    Operation, Payload, PostError, PostReason, ReceiveRequest, ScatterGather, SendBatch, SendFlags,
-    SendRequest,
+    Operation, Payload, PostError, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendBatch,
+    SendFlags, SendRequest,
 };
 pub use qp::{
     AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,

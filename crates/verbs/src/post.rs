@@ -44,6 +44,21 @@ pub enum Operation {
     Send,
     /// The same, with 32 bits that arrive in the peer's completion.
     SendWithImmediate(u32),
+    /// Write to the peer's memory. It does not notice.
+    RdmaWrite(RemoteMemory),
+    /// The same, using up a receive of the peer for 32 bits that arrive in its completion.
+    RdmaWriteWithImmediate(RemoteMemory, u32),
+    /// Read from the peer's memory into the SGEs. It does not notice.
+    RdmaRead(RemoteMemory),
+}
+
+/// Memory of the peer, as it has told us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    /// First byte, in the peer's terms.
+    pub address: u64,
+    /// Remote key of its memory region.
+    pub rkey: u32,
 }
 
 /// Where the bytes of a send request come from.
@@ -88,10 +103,26 @@ impl<'a> SendRequest<'a> {
         Self { wr_id, operation: Operation::Send, flags: SendFlags::empty(), payload: Payload::Inline(parts) }
     }
 
-    /// Adds immediate data to the message.
+    /// Writes registered memory to the peer's.
+    pub fn rdma_write(wr_id: u64, sges: &'a [ScatterGather], to: RemoteMemory) -> Self {
+        Self { operation: Operation::RdmaWrite(to), ..Self::send(wr_id, sges) }
+    }
+
+    /// Reads the peer's memory into registered memory, as many bytes as it has room for.
+    pub fn rdma_read(wr_id: u64, sges: &'a [ScatterGather], from: RemoteMemory) -> Self {
+        Self { operation: Operation::RdmaRead(from), ..Self::send(wr_id, sges) }
+    }
+
+    /// Adds immediate data to a send or an RDMA write. An RDMA read has none and stays as it is.
     #[must_use]
     pub fn immediate(mut self, immediate: u32) -> Self {
-        self.operation = Operation::SendWithImmediate(immediate);
+        self.operation = match self.operation {
+            Operation::Send | Operation::SendWithImmediate(_) => Operation::SendWithImmediate(immediate),
+            Operation::RdmaWrite(to) | Operation::RdmaWriteWithImmediate(to, _) => {
+                Operation::RdmaWriteWithImmediate(to, immediate)
+            }
+            Operation::RdmaRead(from) => Operation::RdmaRead(from),
+        };
         self
     }
 
@@ -213,6 +244,8 @@ pub enum PostReason {
         /// Granted.
         most: usize,
     },
+    /// Inline data with an operation that reads into memory: `EINVAL`.
+    InlineRead,
     /// 4 GiB or more in one message: `EINVAL`.
     MessageTooLong {
         /// Bytes.
@@ -256,6 +289,7 @@ impl From<PostError> for Error {
                 format!("{length} bytes inline, the QP has room for {most}")
             }
             PostReason::MessageTooLong { length } => format!("{length} bytes in one message"),
+            PostReason::InlineRead => "an RDMA read into inline data".to_owned(),
             PostReason::WrongState(state) => format!("the QP is in state {state}"),
             PostReason::Doorbell(_) => "queued, but the device could not be told".to_owned(),
         };

@@ -14,6 +14,7 @@ use uverbs_ioctl::{Errno, Transport};
 pub use modify::{AddressVector, GlobalRoute, ModifyQueuePair};
 
 use crate::attributes::{Gid, Mtu};
+use crate::counter::{CompletionCounter, CounterInner, CounterOperations};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::error::{DestroyError, Error, Result};
 use crate::mr::AccessFlags;
@@ -173,7 +174,10 @@ pub struct QueuePair {
     state: QueuePairState,
     /// Whether receives can simply be posted in this state.
     takes_receives: bool,
+    /// Operations that a completion counter counts.
+    counted: CounterOperations,
     // Kept alive, and let go only after the QP itself.
+    counters: Vec<Arc<CounterInner>>,
     _domain: ProtectionDomain,
     _send_cq: Arc<CqShared>,
     _recv_cq: Arc<CqShared>,
@@ -219,6 +223,8 @@ impl QueuePair {
             capabilities: new.created.cap.into(),
             state: QueuePairState::Reset,
             takes_receives: false,
+            counted: CounterOperations::empty(),
+            counters: Vec::new(),
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
             _recv_cq: init.recv_cq.shared().clone(),
@@ -339,6 +345,57 @@ impl QueuePair {
     #[cold]
     fn refused(&self, requests: &[ReceiveRequest<'_>], index: usize) -> PostError {
         PostError { index, reason: self.rings.receive_refusal(&requests[index]) }
+    }
+
+    /// Makes a completion counter count operations of this QP, `ibv_qp_attach_comp_cntr`. There is no way to detach it but to
+    /// destroy the QP; the counter stays alive until then. One counter can count for many QPs, and several counters can share out
+    /// the operations of one QP.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) without an operation, for an unknown one, in a state other than
+    /// RESET and INIT, or with a counter of another context; [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) for an
+    /// operation that the device does not count; [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) for one that is counted already.
+    pub fn attach_completion_counter(
+        &mut self,
+        counter: &CompletionCounter,
+        operations: CounterOperations,
+    ) -> Result<()> {
+        const VERB: &str = "qp_attach_comp_cntr";
+        let state = self.state;
+        let refuse = |errno, detail| Err(Error::with(VERB, errno, detail));
+        let inner = counter.inner();
+        let unknown = operations - CounterOperations::all();
+        if operations.is_empty() {
+            return refuse(Errno::EINVAL, "no operation to count".to_owned());
+        }
+        if !unknown.is_empty() {
+            return refuse(Errno::EINVAL, format!("there is no operation {:#x}", unknown.bits()));
+        }
+        if !Arc::ptr_eq(self.object.context(), inner.context()) {
+            return refuse(Errno::EINVAL, "the counter belongs to another context".to_owned());
+        }
+        if !matches!(state, QueuePairState::Reset | QueuePairState::Init) {
+            return refuse(Errno::EINVAL, format!("the QP is in state {state}: attach in RESET or INIT"));
+        }
+        let capabilities = self.object.context().counter_capabilities(VERB)?;
+        let unsupported = operations - capabilities.operations;
+        if !unsupported.is_empty() {
+            let (device, can) = (self.object.context().device().name(), capabilities.operations);
+            return refuse(Errno::EOPNOTSUPP, format!("{device} does not count {unsupported}, but {can}"));
+        }
+        let twice = operations & self.counted;
+        if !twice.is_empty() {
+            return refuse(Errno::EBUSY, format!("{twice} of this QP has a counter already"));
+        }
+        inner
+            .with_handle(|handle| {
+                let transport = self.object.transport();
+                calls::attach_comp_cntr(transport, self.object.handle(), handle, operations.bits())
+            })
+            .map_err(|errno| Error::new(VERB, errno))?;
+        self.counted |= operations;
+        self.counters.push(inner.clone());
+        Ok(())
     }
 
     /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.

@@ -6,7 +6,8 @@ mod rxe;
 
 use std::ops::RangeInclusive;
 
-use uverbs_ioctl::calls::{CqRequest, QpCreated, QpRequest};
+use parking_lot::Mutex;
+use uverbs_ioctl::calls::{self, CqRequest, QpCreated, QpRequest};
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::completion::WorkCompletion;
@@ -39,6 +40,11 @@ pub(crate) trait Provider: Sync {
 
     /// Creates a QP and maps its rings. Nothing is left of it if that fails.
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
+
+    /// Creates a completion counter. The kernel keeps its values unless the driver has another place for them.
+    fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
+        Ok(NewCounter { handle: calls::create_comp_cntr(transport)?, values: Box::new(InKernel) })
+    }
 }
 
 /// A CQ just made.
@@ -52,6 +58,27 @@ pub(crate) struct NewCq {
 pub(crate) struct NewQp {
     pub(crate) created: QpCreated,
     pub(crate) rings: Box<dyn WorkRings>,
+}
+
+/// A completion counter just made.
+pub(crate) struct NewCounter {
+    pub(crate) handle: u32,
+    pub(crate) values: Box<dyn CounterValues>,
+}
+
+/// Where a completion counter's two values are.
+pub(crate) trait CounterValues: Send + Sync {
+    /// The value of an entry of `enum ib_uverbs_comp_cntr_entry`. The lock has the counter's handle: who uses it is alone.
+    fn read(&self, transport: &dyn Transport, counter: &Mutex<u32>, entry: u32) -> Result<u64, Errno>;
+}
+
+/// They are in the kernel, which is asked for them.
+struct InKernel;
+
+impl CounterValues for InKernel {
+    fn read(&self, transport: &dyn Transport, counter: &Mutex<u32>, entry: u32) -> Result<u64, Errno> {
+        calls::read_comp_cntr(transport, *counter.lock(), entry)
+    }
 }
 
 /// The user's side of a CQ.

@@ -1,14 +1,14 @@
 //! Elements of the rings: completions out, work requests in.
 
 use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
-use uverbs_ioctl::uapi::rxe::{CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, Sge};
+use uverbs_ioctl::uapi::rxe::{CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, Sge};
 use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
 
 use super::ring::{Consumer, Producer};
 use crate::completion::WorkCompletion;
-use crate::post::{Operation, Payload, PostReason, ReceiveRequest, ScatterGather, SendRequest};
+use crate::post::{Operation, Payload, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendRequest};
 use crate::provider::{CompletionRing, WorkRings};
 
 /// A CQ's ring.
@@ -70,18 +70,29 @@ impl Work {
             max_inline: cap.max_inline_data as usize,
         })
     }
+
+    /// How many send requests and how many receives fit.
+    pub(super) fn capacities(&self) -> (u32, u32) {
+        (self.send.capacity(), self.receive.capacity())
+    }
 }
 
 impl WorkRings for Work {
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
-        let (opcode, ex) = match request.operation {
-            Operation::Send => (wr_opcode::SEND, 0),
-            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate.to_be()),
+        let (opcode, immediate, remote) = match request.operation {
+            Operation::Send => (wr_opcode::SEND, 0, None),
+            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate, None),
+            Operation::RdmaWrite(to) => (wr_opcode::RDMA_WRITE, 0, Some(to)),
+            Operation::RdmaWriteWithImmediate(to, immediate) => {
+                (wr_opcode::RDMA_WRITE_WITH_IMM, immediate, Some(to))
+            }
+            Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
         };
         let mut flags = request.flags.bits();
         let (length, num_sge) = match request.payload {
             Payload::Sges(sges) => (total_length(sges, self.max_send_sge)?, sges.len() as u32),
+            Payload::Inline(_) if opcode == wr_opcode::RDMA_READ => return Err(PostReason::InlineRead),
             Payload::Inline(parts) => {
                 // The kernel takes the bytes for addresses unless this flag is set.
                 flags |= Flags::INLINE.bits();
@@ -89,8 +100,22 @@ impl WorkRings for Work {
             }
         };
         let slot = self.send.reserve().ok_or(PostReason::QueueFull)?;
+        let mut wr = SendWr {
+            wr_id: request.wr_id,
+            opcode,
+            send_flags: flags,
+            ex: immediate.to_be(),
+            ..Default::default()
+        };
+        let mut iova = 0;
+        if let Some(RemoteMemory { address, rkey }) = remote {
+            let rdma = SendWrRdma { remote_addr: address, rkey, reserved: 0 };
+            [wr.wr[0], wr.wr[1]] = zerocopy::transmute!(rdma);
+            iova = address;
+        }
         let wqe = SendWqe {
-            wr: SendWr { wr_id: request.wr_id, opcode, send_flags: flags, ex, ..Default::default() },
+            wr,
+            iova,
             dma: DmaInfo { length, resid: length, num_sge, ..Default::default() },
             ..Default::default()
         };
