@@ -36,7 +36,7 @@ impl Line {
         }
     }
 
-    fn release(self) -> Release {
+    pub(crate) fn debian(self) -> Release {
         match self {
             Self::V6_1 => Release::Bookworm,
             Self::V6_12 | Self::V7_3 => Release::Trixie,
@@ -87,6 +87,30 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// The part of the initial root that is the same in every run: busybox and modules.
     pub(crate) base: PathBuf,
+    /// Release as `uname -r` tells it.
+    pub(crate) release: String,
+    /// Version of the package.
+    pub(crate) version: String,
+}
+
+impl Kernel {
+    fn read(entry: &Path) -> Result<Self> {
+        let read = |name: &str| {
+            let path = entry.join(name);
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        Ok(Self {
+            image: entry.join("vmlinux"),
+            base: entry.join("base.cpio"),
+            release: read("release")?,
+            version: read("version")?,
+        })
+    }
+
+    /// Where the guest has a module.
+    pub(crate) fn module_path(&self, name: &str) -> String {
+        format!("/usr/lib/modules/{}/{name}.ko", self.release)
+    }
 }
 
 /// The newest kernel of a line, fetched if it is not in the cache.
@@ -94,7 +118,7 @@ pub(crate) fn get(cache: &Cache, line: Line) -> Result<Kernel> {
     let _lock = cache.lock()?;
     let prefix = format!("kernel-{}-", line.name());
     let suffix = format!("-{}", cache::fingerprint(include_str!("kernel.rs")));
-    let fetched = apt::with_archive(cache, line.release(), |archive| {
+    let fetched = apt::with_archive(cache, line.debian(), |archive| {
         let packages = newest(archive, line)?;
         cache.entry(&format!("{prefix}{}{suffix}", packages[0].version), |entry| {
             prepare(cache, archive, &packages, entry)
@@ -110,7 +134,7 @@ pub(crate) fn get(cache: &Cache, line: Line) -> Result<Kernel> {
             None => return Err(error.context(format!("no kernel {}", line.name()))),
         },
     };
-    Ok(Kernel { image: entry.join("vmlinux"), base: entry.join("base.cpio") })
+    Kernel::read(&entry)
 }
 
 /// The packages of the newest kernel of a line. Newer ones come in three parts; the last lists what is built in.
@@ -155,6 +179,8 @@ fn prepare(cache: &Cache, archive: &Archive, packages: &[Package], entry: &Path)
     let image = images.iter().find(|path| path.is_file()).context("the kernel package has no image")?;
     let image = fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
     fs::write(entry.join("vmlinux"), unpacked_image(&image, entry)?)?;
+    fs::write(entry.join("release"), &release)?;
+    fs::write(entry.join("version"), &packages[0].version)?;
 
     let mut out = Initramfs::new(BufWriter::new(File::create(entry.join("base.cpio"))?));
     for (path, target) in LINKS {

@@ -7,6 +7,7 @@ mod host;
 mod initramfs;
 mod interop;
 mod kernel;
+mod modules;
 mod reference;
 mod tasks;
 mod version;

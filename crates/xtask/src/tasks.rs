@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::apt::{self, Release};
 use crate::cache::Cache;
 use crate::kernel::Line;
-use crate::vm::{Copy, Vm};
+use crate::vm::{Copy, Device, Vm};
 use crate::{abi, host, interop};
 
 /// Compares the types and constants of `uverbs-uapi` with the newest kernel headers that Debian has.
@@ -95,6 +95,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
     for kernel in kernels {
         step(&format!("integration tests on kernel {}", kernel.name()), &|| integration(*kernel));
     }
+    step("completion counters on a soft-RoCE that has them", &counters);
     step("interoperability with rdma-core", &|| {
         ensure!(interop::run(Line::V7_3)?, "some pairs failed");
         Ok(())
@@ -119,6 +120,20 @@ fn integration(kernel: Line) -> Result<()> {
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(kernel, host::cargo_executable(&build)?, "integration");
     vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
+    let status = vm.run()?;
+    ensure!(status == 0, "the tests ended with status {status}");
+    Ok(())
+}
+
+/// The tests of completion counters, and traffic of every operation.
+fn counters() -> Result<()> {
+    let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
+    let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
+    let script = "integration counters && uverbs counters run -d rxe0 --errors";
+    vm.command = ["sh", "-c", script].map(Into::into).to_vec();
+    vm.device = Device::RxeCounters;
+    vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
+    vm.environment.push(("UVERBS_TEST_COUNTERS", "1".to_owned()));
     let status = vm.run()?;
     ensure!(status == 0, "the tests ended with status {status}");
     Ok(())

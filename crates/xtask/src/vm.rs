@@ -27,7 +27,7 @@ use nix::sys::termios::{self, SetArg, Termios};
 use crate::cache::Cache;
 use crate::initramfs::Initramfs;
 use crate::kernel::{self, Line};
-use crate::{host, reference};
+use crate::{host, modules, reference};
 
 /// Exit status of `cargo xtask vm` when it is the virtual machine that failed and not the command.
 pub(crate) const STATUS_VM_FAILED: u8 = 125;
@@ -44,6 +44,8 @@ const ATTEMPTS: u32 = 3;
 pub(crate) enum Device {
     /// Soft-RoCE: rxe0, on one end of a veth pair with the address 192.168.77.1.
     Rxe,
+    /// The same, with a soft-RoCE that has completion counters; kernel 7.3 only.
+    RxeCounters,
     /// No RDMA device; the modules are there.
     None,
 }
@@ -124,12 +126,17 @@ impl Vm {
         let uverbs = host::cargo_executable(&["build", "--release", "-p", "uverbs-cli", "--bin", "uverbs"])?;
         let cache = Cache::open()?;
         let kernel = kernel::get(&cache, self.kernel)?;
+        let mut files = vec![Copy { host: uverbs, guest: "/usr/bin/uverbs".to_owned() }];
+        if self.device == Device::RxeCounters {
+            let host = modules::rxe_with_counters(&cache, self.kernel, &kernel)?;
+            files.push(Copy { host, guest: kernel.module_path("rdma_rxe") });
+        }
+        files.extend_from_slice(&self.files);
         let mut parts = vec![kernel.base];
         if self.reference {
             parts.push(reference::get(&cache)?);
         }
-        let own = Copy { host: uverbs, guest: "/usr/bin/uverbs".to_owned() };
-        let root = self.initial_root(&parts, &own)?;
+        let root = self.initial_root(&parts, &files)?;
         self.boot(&kernel.image, &root)
     }
 
@@ -138,7 +145,7 @@ impl Vm {
     }
 
     /// The initial root, in memory: nothing to clean up however this program ends.
-    fn initial_root(&self, parts: &[PathBuf], uverbs: &Copy) -> Result<File> {
+    fn initial_root(&self, parts: &[PathBuf], files: &[Copy]) -> Result<File> {
         let mut file = File::from(memfd_create("initramfs", MFdFlags::MFD_CLOEXEC)?);
         for part in parts {
             let mut part = File::open(part).with_context(|| format!("cannot read {}", part.display()))?;
@@ -156,7 +163,7 @@ impl Vm {
         out.file("etc/hosts", 0o644, b"127.0.0.1 localhost uverbs\n::1 localhost\n")?;
         out.file("etc/vm/settings", 0o644, self.settings().as_bytes())?;
         out.file("etc/vm/command", 0o644, &self.script()?)?;
-        for Copy { host, guest } in std::iter::once(uverbs).chain(&self.files) {
+        for Copy { host, guest } in files {
             let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
             let mode = fs::metadata(host)?.permissions().mode() & 0o777;
             let guest = kernel::without_links(guest);
@@ -168,7 +175,7 @@ impl Vm {
 
     fn settings(&self) -> String {
         let device = match self.device {
-            Device::Rxe => "rxe",
+            Device::Rxe | Device::RxeCounters => "rxe",
             Device::None => "none",
         };
         let terminal = if self.interactive() { "yes" } else { "no" };

@@ -1,0 +1,123 @@
+//! Kernel modules that Debian does not build, or not like this: built against the headers of the stock kernel, with the
+//! compiler that it was built with, in a root of Debian packages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::apt::{self, Archive, Package};
+use crate::cache::{self, Cache};
+use crate::host::{self, Tool};
+use crate::kernel::{Kernel, Line};
+
+const TAR: Tool = ("tar", "tar");
+const UNSHARE: Tool = ("unshare", "util-linux");
+
+/// What builds need besides compiler and headers. Nothing runs the packages' scripts, so `awk` is linked below.
+const BUILD_TOOLS: [&str; 12] = [
+    "gcc-14",
+    "make",
+    "kmod",
+    "patch",
+    "bash",
+    "dash",
+    "coreutils",
+    "diffutils",
+    "findutils",
+    "grep",
+    "mawk",
+    "sed",
+];
+const LINKS: [(&str, &str); 6] = [
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+    ("usr/bin/awk", "mawk"),
+    ("usr/bin/gcc", "gcc-14"),
+];
+
+/// soft-RoCE with completion counters.
+const RXE_COUNTERS: &str = include_str!("../../../tests/kernel/rxe-comp-cntr.patch");
+
+/// The patched `rdma_rxe.ko` for a kernel, built if it is not in the cache.
+pub(crate) fn rxe_with_counters(cache: &Cache, line: Line, kernel: &Kernel) -> Result<PathBuf> {
+    ensure!(line == Line::V7_3, "completion counters need kernel 7.3, not {}", line.name());
+    let _lock = cache.lock()?;
+    let recipe = cache::fingerprint(&[include_str!("modules.rs"), RXE_COUNTERS].concat());
+    let key = format!("modules-{}-{recipe}", kernel.version);
+    let entry = cache.entry(&key, |entry| {
+        host::need(&[host::XZ, TAR, UNSHARE])?;
+        // Headers and source of exactly this version: a module of any other is refused.
+        apt::with_archive(cache, line.debian(), |archive| build(cache, archive, line, kernel, entry))
+    })?;
+    Ok(entry.join("rdma_rxe.ko"))
+}
+
+fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &Path) -> Result<()> {
+    let folder = cache.scratch()?;
+    let root = folder.path();
+    let headers = format!("linux-headers-{}", kernel.release);
+    let wanted: Vec<&str> = BUILD_TOOLS.into_iter().chain([headers.as_str()]).collect();
+    let mut packages = archive.closure(&wanted)?;
+    packages.push(Package { name: format!("linux-source-{}", line.name()), version: kernel.version.clone() });
+    for (link, target) in LINKS.into_iter().filter(|(link, _)| !link.contains('/')) {
+        fs::create_dir_all(root.join(target))?;
+        std::os::unix::fs::symlink(target, root.join(link))?;
+    }
+    archive.unpack(&packages, root)?;
+    for (link, target) in LINKS.into_iter().filter(|(link, _)| link.contains('/')) {
+        // A package may bring it after all.
+        if !root.join(link).exists() {
+            std::os::unix::fs::symlink(target, root.join(link))?;
+        }
+    }
+
+    let build = root.join("build");
+    fs::create_dir(&build)?;
+    let source = format!("linux-source-{}", line.name());
+    let rxe = format!("{source}/drivers/infiniband/sw/rxe");
+    host::output(
+        Command::new("tar")
+            .arg("-xJf")
+            .arg(root.join("usr/src").join(format!("{source}.tar.xz")))
+            .arg("-C")
+            .arg(&build)
+            .arg("--strip-components=4")
+            .arg(&rxe),
+    )?;
+    fs::write(build.join("rxe.patch"), RXE_COUNTERS)?;
+    host::progress("building rdma_rxe with completion counters");
+    for folder in ["proc", "dev", "tmp"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    // In name spaces of its own nothing stays mounted, and users other than root can do it too.
+    let script = format!(
+        "mount --rbind /dev {root}/dev && mount --rbind /proc {root}/proc && exec chroot {root} /usr/bin/env -i \
+         PATH=/usr/bin:/usr/sbin /bin/sh -ec '\
+         cd /build/rxe; patch -p1 --no-backup-if-mismatch <../rxe.patch; \
+         make -C /usr/lib/modules/{release}/build M=/build/rxe CONFIG_RDMA_RXE=m modules; \
+         strip --strip-debug rdma_rxe.ko'",
+        root = quote(root)?,
+        release = kernel.release,
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--pid", "--fork"]);
+    if !host::is_root() {
+        unshare.arg("--map-root-user");
+    }
+    host::output(unshare.args(["sh", "-c", &script])).context("cannot build rdma_rxe")?;
+    fs::copy(build.join("rxe/rdma_rxe.ko"), entry.join("rdma_rxe.ko")).context("no rdma_rxe.ko")?;
+    Ok(())
+}
+
+/// A path as a word for the shell.
+fn quote(path: &Path) -> Result<String> {
+    let text = path.to_str().filter(|text| !text.contains('\''));
+    Ok(format!(
+        "'{}'",
+        text.with_context(|| format!("cannot build in {}: set UVERBS_CACHE", path.display()))?
+    ))
+}
