@@ -1,0 +1,61 @@
+//! Tests and parts of tests in processes of their own.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CASE: &str = "UVERBS_TEST_CASE";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The case that this process is to run, if it is a child.
+pub(crate) fn wanted() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+/// A child process that runs a case, with its standard output for us. It is killed when dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn start(case: &str, environment: &[(&str, &str)]) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new(program);
+        command.env(CASE, case).envs(environment.iter().copied());
+        Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a case in a child process, which has to succeed in time.
+pub(crate) fn run(case: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let output = std::thread::spawn(move || {
+        let mut output = Vec::new();
+        // What could be read is worth showing whatever happens then.
+        let _ = stderr.read_to_end(&mut output);
+        String::from_utf8_lossy(&output).into_owned()
+    });
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            // A process that the kernel does not let go of would hold up the wait for it, and its output.
+            panic!("the child did not end within {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let output = output.join().unwrap();
+    assert!(status.success(), "the child ended with {status}:\n{output}");
+}

@@ -1,0 +1,192 @@
+//! Completion queues: sizes, vectors, arming, waiting.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use uverbs::{ErrorKind, SendFlags, SendRequest, WorkCompletion};
+use uverbs_ioctl::events::{read_async_event, wait_readable};
+
+use crate::common::{
+    DEADLINE, MOMENT, Pair, Setup, open, pair, poll_for, poll_for_none, refused, succeeded, wait_until,
+};
+
+crate::cases! {
+    Shared vb_17_sizes_granted_and_refused;
+    Shared completion_vectors_are_checked;
+    Shared destroy_is_refused_while_a_queue_pair_uses_it;
+    Shared arming_and_waiting_need_a_channel;
+    Shared a_cq_may_go_before_its_queue_pair;
+    Shared polling_takes_what_fits_in_order;
+    Shared solicited_arming_ignores_other_messages;
+    Shared wait_returns_nothing_at_its_deadline;
+    Shared wait_returns_what_comes_later;
+    Shared wait_is_refused_on_a_shared_channel;
+    Shared vb_05_overrun_is_told_and_breaks_the_queue_pair;
+}
+
+fn events() -> Pair {
+    Setup { events: true, ..Setup::default() }.pair()
+}
+
+fn vb_17_sizes_granted_and_refused() {
+    let context = open();
+    let most = context.query_device().unwrap().max_cqe;
+    for asked in [1, 2, 3, 10, 15, 16, 1000, most - 1, most] {
+        let cq = context.create_completion_queue(asked, None, 0).unwrap();
+        assert!(cq.entries() >= asked, "{asked} asked, {} granted", cq.entries());
+        // soft-RoCE rounds up to one less than a power of two.
+        assert_eq!(cq.entries(), (asked + 1).next_power_of_two() - 1);
+        cq.destroy().unwrap();
+    }
+    let error = context.create_completion_queue(0, None, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    refused(Err::<(), _>(error), Errno::EINVAL, &["create_cq", "zero"]);
+    for asked in [most + 1, u32::MAX / 2, u32::MAX] {
+        let texts = [&*asked.to_string(), &*most.to_string(), "allows"];
+        refused(context.create_completion_queue(asked, None, 0), Errno::EINVAL, &texts);
+    }
+}
+
+fn completion_vectors_are_checked() {
+    let context = open();
+    let channel = context.create_completion_channel().unwrap();
+    let vectors = context.completion_vectors();
+    for vector in 0..vectors {
+        context.create_completion_queue(1, Some(&channel), vector).unwrap().destroy().unwrap();
+    }
+    let texts = [&*format!("vector {vectors}"), &*format!("has {vectors}")];
+    refused(context.create_completion_queue(1, Some(&channel), vectors), Errno::EINVAL, &texts);
+    refused(context.create_completion_queue(1, None, u32::MAX), Errno::EINVAL, &["vector"]);
+}
+
+fn destroy_is_refused_while_a_queue_pair_uses_it() {
+    let Pair { a, b: _b } = pair();
+    let error = a.cq.destroy().unwrap_err();
+    assert_eq!(error.error().kind(), ErrorKind::Busy);
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_cq", "in use 2 times"]);
+    let cq = error.into_inner();
+    a.qp.destroy().unwrap();
+    cq.destroy().unwrap();
+}
+
+fn arming_and_waiting_need_a_channel() {
+    let mut cq = open().create_completion_queue(1, None, 0).unwrap();
+    refused(cq.arm(false), Errno::EINVAL, &["no completion channel"]);
+    let mut completions = [WorkCompletion::default(); 1];
+    refused(cq.wait(&mut completions, Some(MOMENT)), Errno::EINVAL, &["no completion channel"]);
+}
+
+fn a_cq_may_go_before_its_queue_pair() {
+    let Pair { mut a, mut b } = pair();
+    drop(a.cq);
+    a.qp.post_send_list(&[SendRequest::send(1, &[]).signaled()]).unwrap();
+    b.receive_nothing(1..2);
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [1]);
+    a.qp.destroy().unwrap();
+}
+
+fn polling_takes_what_fits_in_order() {
+    let Pair { mut a, mut b } = pair();
+    b.receive_nothing(0..10);
+    for wr_id in 0..10 {
+        a.send_nothing(wr_id).unwrap();
+    }
+    // No room, nothing taken.
+    assert!(b.cq.poll(&mut []).is_empty());
+    let mut seen = Vec::new();
+    for room in [1, 3, 2, 4] {
+        seen.extend(succeeded(&poll_for(&mut b.cq, room)));
+    }
+    assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    poll_for_none(&mut b.cq);
+    poll_for_none(&mut a.cq);
+}
+
+fn solicited_arming_ignores_other_messages() {
+    let Pair { mut a, mut b } = events();
+    b.receive_nothing(0..4);
+    b.cq.arm(true).unwrap();
+    a.send_nothing(0).unwrap();
+    succeeded(&poll_for(&mut b.cq, 1));
+    assert!(b.channel().wait(Some(MOMENT)).unwrap().is_none());
+    a.qp.post_send_list(&[SendRequest::send(1, &[]).flags(SendFlags::SOLICITED)]).unwrap();
+    b.take_event();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [1]);
+    // Armed for any message, an ordinary one counts.
+    b.cq.arm(false).unwrap();
+    a.send_nothing(2).unwrap();
+    b.take_event();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [2]);
+    // Asking for any after asking for solicited ones counts as any.
+    b.cq.arm(true).unwrap();
+    b.cq.arm(false).unwrap();
+    a.send_nothing(3).unwrap();
+    b.take_event();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [3]);
+}
+
+fn wait_returns_nothing_at_its_deadline() {
+    let Pair { mut a, b: _b } = events();
+    let mut completions = [WorkCompletion::default(); 1];
+    for timeout in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(150)] {
+        let start = Instant::now();
+        assert!(a.cq.wait(&mut completions, Some(timeout)).unwrap().is_empty());
+        let took = start.elapsed();
+        assert!(took >= timeout && took < timeout + DEADLINE / 5, "{timeout:?} took {took:?}");
+    }
+    let start = Instant::now();
+    assert!(a.channel().wait(Some(MOMENT)).unwrap().is_none());
+    assert!(start.elapsed() >= MOMENT);
+    // Without room there is nothing to wait for.
+    assert!(a.cq.wait(&mut [], None).unwrap().is_empty());
+}
+
+fn wait_returns_what_comes_later() {
+    let Pair { mut a, mut b } = events();
+    b.receive_nothing(0..1);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut completions = [WorkCompletion::default(); 4];
+            succeeded(b.cq.wait(&mut completions, Some(DEADLINE)).unwrap())
+        });
+        // Most likely it sleeps by then; it has to be right in either case.
+        std::thread::sleep(Duration::from_millis(20));
+        a.send_nothing(7).unwrap();
+        assert_eq!(waiter.join().unwrap(), [0]);
+    });
+    // A timeout beyond what clocks can tell is for ever.
+    b.receive_nothing(1..2);
+    a.send_nothing(8).unwrap();
+    let mut completions = [WorkCompletion::default(); 4];
+    assert_eq!(succeeded(b.cq.wait(&mut completions, Some(Duration::MAX)).unwrap()), [1]);
+}
+
+fn wait_is_refused_on_a_shared_channel() {
+    let context = open();
+    let channel = context.create_completion_channel().unwrap();
+    let mut one = context.create_completion_queue(1, Some(&channel), 0).unwrap();
+    let other = context.create_completion_queue(1, Some(&channel), 0).unwrap();
+    let mut completions = [WorkCompletion::default(); 1];
+    refused(one.wait(&mut completions, Some(MOMENT)), Errno::EINVAL, &["2 CQs share the channel"]);
+    other.destroy().unwrap();
+    assert!(one.wait(&mut completions, Some(Duration::ZERO)).unwrap().is_empty());
+}
+
+/// More completions than fit: the surplus is lost, a CQ error event says so, and the queue pair is in error.
+fn vb_05_overrun_is_told_and_breaks_the_queue_pair() {
+    const CQ_ERR: u32 = 0;
+    let context = open();
+    let small = Setup { entries: 1, ..Setup::default() };
+    let (mut a, mut b) = (Setup::default().end(&context), small.end(&context));
+    let setup = Setup { retry_count: 1, timeout: 12, ..small };
+    setup.connect(&context, &mut a.qp, &mut b.qp);
+    b.receive_nothing(0..8);
+    for wr_id in 0..6 {
+        a.send_nothing(wr_id).unwrap();
+    }
+    assert!(wait_readable(context.async_fd(), Some(Instant::now() + DEADLINE)).unwrap());
+    let event = read_async_event(context.async_fd()).unwrap();
+    assert_eq!((event.event_type, event.element), (CQ_ERR, b.cq.id()));
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [0]);
+    wait_until("queue pair in error", || b.qp.query().unwrap().state == uverbs::QueuePairState::Error);
+}

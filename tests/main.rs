@@ -1,0 +1,116 @@
+//! Integration tests: they run on a real device, as root, usually inside a virtual machine (`cargo xtask test`).
+//!
+//! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none all tests are ignored.
+//! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
+//! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
+//! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
+
+mod channel;
+mod child;
+mod cli;
+mod common;
+mod context;
+mod counters;
+mod cq;
+mod device;
+mod errors;
+mod lifetime;
+mod memory;
+mod qp;
+mod soft;
+mod traffic;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// A test, or a part that a child process plays in one.
+#[derive(Clone, Copy)]
+struct Case {
+    module: &'static str,
+    name: &'static str,
+    kind: Kind,
+    run: fn(),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A test that runs in this process.
+    Shared,
+    /// A test that runs in a child process of its own.
+    Alone,
+    /// A test that runs in this process, on a device with completion counters.
+    Counting,
+    /// What a child process does for a test.
+    Part,
+}
+
+/// Lists the cases of a module: each with its kind.
+macro_rules! cases {
+    ($($kind:ident $name:ident;)*) => {
+        pub(crate) const CASES: &[crate::Case] = &[$(crate::Case {
+            module: module_path!(),
+            name: stringify!($name),
+            kind: crate::Kind::$kind,
+            run: $name,
+        }),*];
+    };
+}
+use cases;
+
+const MODULES: &[&[Case]] = &[
+    device::CASES,
+    context::CASES,
+    memory::CASES,
+    cq::CASES,
+    channel::CASES,
+    qp::CASES,
+    traffic::CASES,
+    errors::CASES,
+    lifetime::CASES,
+    cli::CASES,
+    counters::CASES,
+];
+
+impl Case {
+    fn all() -> impl Iterator<Item = Self> {
+        MODULES.iter().copied().flatten().copied()
+    }
+
+    /// `device::list_finds_the_device`.
+    fn path(&self) -> String {
+        let module = self.module.split_once("::").map_or("", |(_, module)| module);
+        format!("{module}::{}", self.name)
+    }
+
+    fn trial(self, there: &There) -> Trial {
+        let ignored = !there.device || self.kind == Kind::Counting && !there.counters;
+        let path = self.path();
+        let run = move || {
+            match self.kind {
+                Kind::Alone => child::run(&self.path()),
+                _ => (self.run)(),
+            }
+            Ok(())
+        };
+        Trial::test(path, run).with_ignored_flag(ignored)
+    }
+}
+
+/// What there is to test with.
+struct There {
+    device: bool,
+    counters: bool,
+}
+
+fn main() -> ExitCode {
+    if let Some(path) = child::wanted() {
+        let case = Case::all().find(|case| case.path() == path).expect("a case of that name");
+        (case.run)();
+        return ExitCode::SUCCESS;
+    }
+    let device = common::device_is_named() || !uverbs::Device::list().unwrap_or_default().is_empty();
+    let there = There { device, counters: device && counters::are_expected() };
+    let tests = Case::all().filter(|case| case.kind != Kind::Part).map(|case| case.trial(&there)).collect();
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
