@@ -66,7 +66,8 @@ pub use qp::{
     QueuePairInit, QueuePairState, QueuePairType,
 };
 
-/// The examples of the README compile.
+/// The examples of the README and of the guides compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/completion-counters.md")]
+struct Guides;
