@@ -108,6 +108,11 @@ impl<'a> SendRequest<'a> {
         Self { operation: Operation::RdmaWrite(to), ..Self::send(wr_id, sges) }
     }
 
+    /// Writes copies of the bytes in `parts` to the peer's memory.
+    pub fn rdma_write_inline(wr_id: u64, parts: &'a [&'a [u8]], to: RemoteMemory) -> Self {
+        Self { operation: Operation::RdmaWrite(to), ..Self::send_inline(wr_id, parts) }
+    }
+
     /// Reads the peer's memory into registered memory, as many bytes as it has room for.
     pub fn rdma_read(wr_id: u64, sges: &'a [ScatterGather], from: RemoteMemory) -> Self {
         Self { operation: Operation::RdmaRead(from), ..Self::send(wr_id, sges) }

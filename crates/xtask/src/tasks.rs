@@ -125,11 +125,15 @@ fn integration(kernel: Line) -> Result<()> {
     Ok(())
 }
 
-/// The tests of completion counters, and traffic of every operation.
+/// The tests of completion counters, traffic of every operation, and the examples.
 fn counters() -> Result<()> {
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
-    let script = "integration counters && uverbs counters run -d rxe0 --errors";
+    let script = "integration counters && uverbs counters run -d rxe0 --errors && remote_writes && credits";
+    for example in ["remote_writes", "credits"] {
+        let host = host::cargo_executable(&["build", "-p", "uverbs", "--example", example])?;
+        vm.files.push(Copy { host, guest: format!("/usr/bin/{example}") });
+    }
     vm.command = ["sh", "-c", script].map(Into::into).to_vec();
     vm.device = Device::RxeCounters;
     vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
