@@ -12,15 +12,20 @@ pub(crate) fn wanted() -> Option<String> {
     std::env::var(CASE).ok()
 }
 
+/// This program, to run a case.
+fn command(case: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(CASE, case).stdin(Stdio::null());
+    command
+}
+
 /// A child process that runs a case, with its standard output for us. It is killed when dropped.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
     pub(crate) fn start(case: &str, environment: &[(&str, &str)]) -> Self {
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new(program);
-        command.env(CASE, case).envs(environment.iter().copied());
-        Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+        let mut command = command(case);
+        Self(command.envs(environment.iter().copied()).stdout(Stdio::piped()).spawn().unwrap())
     }
 }
 
@@ -34,9 +39,7 @@ impl Drop for Process {
 
 /// Runs a case in a child process, which has to succeed in time.
 pub(crate) fn run(case: &str) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = command(case).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
     let output = std::thread::spawn(move || {
         let mut output = Vec::new();
