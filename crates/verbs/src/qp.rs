@@ -255,7 +255,11 @@ impl QueuePair {
     /// used.
     pub fn modify(&mut self, change: &ModifyQueuePair) -> Result<()> {
         let request = change.request(self.object.handle());
-        match calls::invoke(self.object.transport(), &request) {
+        let times = match change.state {
+            Some(QueuePairState::Reset) => self.object.context().provider().resets(),
+            _ => 1,
+        };
+        match (0..times).try_for_each(|_| calls::invoke(self.object.transport(), &request)) {
             Ok(()) => {
                 self.state = change.state.unwrap_or(self.state);
                 self.takes_receives = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);

@@ -41,6 +41,11 @@ pub(crate) trait Provider: Sync {
     /// Creates a QP and maps its rings. Nothing is left of it if that fails.
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
 
+    /// How often a QP is to be moved to RESET until it has forgotten its sends.
+    fn resets(&self) -> usize {
+        1
+    }
+
     /// Creates a completion counter. The kernel keeps its values unless the driver has another place for them.
     fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
         Ok(NewCounter { handle: calls::create_comp_cntr(transport)?, values: Box::new(InKernel) })

@@ -57,4 +57,9 @@ impl Provider for Rxe {
             }
         }
     }
+
+    fn resets(&self) -> usize {
+        // The driver notes where the next send is before it drops those that were there, and would begin with a stale one.
+        2
+    }
 }
