@@ -1,6 +1,6 @@
 //! Tables of every struct and constant of this crate that a kernel header defines.
 
-use crate::{ioctl, ioctl_cmds, ioctl_verbs, netlink, rxe, user_verbs};
+use crate::{efa, ioctl, ioctl_cmds, ioctl_verbs, netlink, rxe, siw, user_verbs};
 
 /// A struct as this crate lays it out.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,16 @@ pub const HEADERS: &[Header] = &[
         ]),
     },
     Header { include: "rdma/rdma_user_rxe.h", layouts: rxe::LAYOUTS, constants: rxe::CONSTANTS },
+    Header {
+        include: "rdma/efa-abi.h",
+        layouts: efa::LAYOUTS,
+        constants: &join::<{ efa::CONSTANTS.len() + efa::FLAGS.len() }>(&[efa::CONSTANTS, efa::FLAGS]),
+    },
+    Header {
+        include: "rdma/siw-abi.h",
+        layouts: siw::LAYOUTS,
+        constants: &join::<{ siw::CONSTANTS.len() + siw::FLAGS.len() }>(&[siw::CONSTANTS, siw::FLAGS]),
+    },
     Header { include: "rdma/rdma_netlink.h", layouts: &[], constants: netlink::CONSTANTS },
 ];
 

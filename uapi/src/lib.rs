@@ -26,11 +26,13 @@ mod macros;
 
 #[cfg(feature = "abi-tables")]
 pub mod abi;
+pub mod efa;
 pub mod ioctl;
 pub mod ioctl_cmds;
 pub mod ioctl_verbs;
 pub mod netlink;
 pub mod rxe;
+pub mod siw;
 pub mod user_verbs;
 pub mod values;
 
