@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, setgid, setuid};
 
 use crate::common::{device, device_name, wait_until};
-use crate::device::only_nodes_of;
+use crate::device::{hide_sysfs, only_nodes_of, refuse_netlink};
 use crate::lifetime::kernel_version;
 use crate::soft::SoftDevice;
 
@@ -210,11 +210,18 @@ fn unknown_device_lists_the_known() {
 }
 
 fn no_device_says_how_to_get_one() {
+    let name = device_name();
     only_nodes_of(&[], 0);
-    fails(&["pingpong", "rc", "--loopback"], &["no RDMA device", "link add"]);
-    fails(&["info"], &["no RDMA device"]);
-    fails(&["info", "-d", &device_name()], &["ENOENT", "/dev/infiniband/"]);
+    for arguments in [&["pingpong", "rc", "--loopback"][..], &["info"], &["info", "-d", &name]] {
+        fails(arguments, &["ENOENT", "/dev/infiniband/"]);
+    }
     assert_eq!(succeeds(&["devices", "--json"]).trim(), "[]");
+    hide_sysfs();
+    refuse_netlink();
+    for arguments in [&["pingpong", "rc", "--loopback"][..], &["info"]] {
+        fails(arguments, &["ENODEV", "no RDMA device", "link add"]);
+    }
+    fails(&["info", "-d", &name], &["ENODEV", &name]);
 }
 
 fn become_nobody() {

@@ -75,7 +75,7 @@ fn find_lists_the_names_there_are() {
 }
 
 /// Makes socket(AF_NETLINK, …) fail in this process, as sandboxes do.
-fn refuse_netlink() {
+pub(crate) fn refuse_netlink() {
     let family = u64::try_from(libc::AF_NETLINK).unwrap();
     let netlink = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, family).unwrap();
     let rule = SeccompRule::new(vec![netlink]).unwrap();
@@ -98,7 +98,7 @@ fn own_mounts() {
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
 }
 
-fn hide_sysfs() {
+pub(crate) fn hide_sysfs() {
     own_mounts();
     umount2("/sys", MntFlags::MNT_DETACH).unwrap();
     assert!(!Path::new("/sys/class").exists());

@@ -99,6 +99,8 @@ fn all_kinds_of_memory_register() {
         Ok(memory) => domain.register(memory, ALL).unwrap().destroy().unwrap(),
         Err(error) => refused(Err::<(), _>(error), Errno::ENOMEM, &["2097152 bytes"]),
     }
+    // Part of a huge page could not be given back.
+    refused(Memory::huge_pages(4096), Errno::EINVAL, &["4096 bytes", "2 MiB"]);
     refused(Memory::anonymous(0), Errno::EINVAL, &["zero"]);
     refused(domain.allocate(0, ALL), Errno::EINVAL, &["zero"]);
     refused(Memory::anonymous(1 << 50), Errno::ENOMEM, &["1125899906842624 bytes"]);

@@ -80,7 +80,7 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
 
 #[derive(Serialize)]
 struct Capabilities {
-    device: String,
+    ifname: String,
     max_counters: u32,
     max_value: u64,
     operations: Vec<&'static str>,
@@ -90,13 +90,13 @@ fn show_capabilities(caps: &Caps, json: bool) -> Result<()> {
     let context = find_device(caps.device.as_deref())?.open()?;
     let found = context.completion_counter_capabilities()?;
     let capabilities = Capabilities {
-        device: context.device().name().to_owned(),
+        ifname: context.device().name().to_owned(),
         max_counters: found.max_counters,
         max_value: found.max_value,
         operations: names(found.operations),
     };
     output::print(json, &capabilities, |out, capabilities| {
-        writeln!(out, "{}:", capabilities.device)?;
+        writeln!(out, "{}:", capabilities.ifname)?;
         writeln!(out, "\tmax_counters:\t{}", capabilities.max_counters)?;
         writeln!(out, "\tmax_value:\t{:#x}", capabilities.max_value)?;
         writeln!(out, "\toperations:\t{}", capabilities.operations.join(" "))
@@ -130,7 +130,7 @@ struct Row {
 
 #[derive(Serialize)]
 struct Report {
-    device: String,
+    ifname: String,
     iters: u64,
     counters: Vec<Row>,
     ok: bool,
@@ -261,7 +261,7 @@ fn run_traffic(options: &Run, json: bool) -> Result<()> {
     let rows = counted.map(read).collect::<Result<Vec<_>>>()?;
     let ok = rows.iter().all(|row| row.ok);
     let report =
-        Report { device: context.device().name().to_owned(), iters: options.iters, counters: rows, ok };
+        Report { ifname: context.device().name().to_owned(), iters: options.iters, counters: rows, ok };
     output::print(json, &report, |out, report| {
         writeln!(
             out,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use uverbs::{Context, Device, DeviceAttributes, Mtu, PortAttributes};
@@ -69,24 +69,40 @@ struct Gid {
 }
 
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<()> {
-    let devices = match &arguments.device {
-        Some(_) => vec![find_device(arguments.device.as_deref())?],
-        // The first one is there, or the error says how to get one.
-        None => find_device(None).and_then(|_| Ok(Device::list()?))?,
+    let mut devices = match &arguments.device {
+        Some(name) => vec![Device::find(name)?],
+        None => Device::list()?,
     };
-    let reports = devices.iter().map(|device| report(device, arguments)).collect::<Result<Vec<_>>>()?;
+    if devices.is_empty() {
+        // There is one that says what is wrong with it, or the error says how to get one.
+        devices.push(find_device(None)?);
+    }
+    // One that cannot be opened does not hide the others.
+    let (mut reports, mut failure) = (Vec::new(), None);
+    for device in &devices {
+        match report(device, arguments) {
+            Ok(report) => reports.push(report),
+            Err(error) => {
+                if let Some(earlier) = failure.replace(error) {
+                    eprintln!("uverbs: {earlier:#}");
+                }
+            }
+        }
+    }
+    if reports.is_empty()
+        && let Some(error) = failure
+    {
+        return Err(error);
+    }
     let values: Vec<_> = reports.iter().map(DeviceReport::json).collect();
-    output::print(json, &values, |out, _| reports.iter().try_for_each(|report| report.write(out)))
+    output::print(json, &values, |out, _| reports.iter().try_for_each(|report| report.write(out)))?;
+    failure.map_or(Ok(()), Err)
 }
 
 fn report(device: &Device, arguments: &Arguments) -> Result<DeviceReport> {
     let context = device.open()?;
     let attributes = context.query_device()?;
-    let ports = attributes.physical_ports;
-    if let Some(port) = arguments.port {
-        ensure!(port <= ports, "{} has no port {port}: it has ports 1 to {ports}", device.name());
-    }
-    let wanted = arguments.port.map_or(1..=ports, |port| port..=port);
+    let wanted = arguments.port.map_or(1..=attributes.physical_ports, |port| port..=port);
     Ok(DeviceReport {
         properties: device_properties(&context, &attributes, arguments.verbose),
         ports: wanted.map(|port| port_report(&context, port, arguments.verbose)).collect::<Result<_>>()?,
@@ -245,6 +261,10 @@ impl DeviceReport {
             serde_json::Value::Object(map)
         });
         map.insert("ports".to_owned(), ports.collect());
+        // The same key as in the other commands.
+        if let Some(name) = map.remove("hca_id") {
+            map.insert("ifname".to_owned(), name);
+        }
         serde_json::Value::Object(map)
     }
 

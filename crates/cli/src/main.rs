@@ -71,11 +71,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn find_device(name: Option<&str>) -> Result<uverbs::Device> {
     match name {
         Some(name) => Ok(uverbs::Device::find(name)?),
-        None => uverbs::Device::list()?.into_iter().next().ok_or_else(|| {
-            anyhow::anyhow!(
-                "no RDMA device: make one with `uverbs link add rxe0 type rxe netdev INTERFACE` as root, or pass \
-                 /dev/infiniband into this container"
-            )
-        }),
+        None => match uverbs::Device::list()?.into_iter().next() {
+            Some(device) => Ok(device),
+            // One that cannot be used says why when it is opened.
+            None => uverbs::Device::all()?.into_iter().next().ok_or_else(|| {
+                anyhow::anyhow!(
+                    "ENODEV: no RDMA device: make one with `uverbs link add rxe0 type rxe netdev INTERFACE` as root, or \
+                     pass /dev/infiniband into this container"
+                )
+            }),
+        },
     }
 }

@@ -35,6 +35,14 @@ fn read_event<T: FromBytes + FromZeros + IntoBytes>(file: impl AsFd) -> Result<T
     }
 }
 
+/// Makes reads of events give `EAGAIN` where they would wait.
+///
+/// # Errors
+/// As `ioctl(2)`.
+pub fn set_nonblocking(file: impl AsFd) -> Result<()> {
+    rustix::io::ioctl_fionbio(file, true).map_err(errno)
+}
+
 /// Waits until an event can be read or `deadline` has passed; `None` waits for ever. Says whether one can be read.
 ///
 /// Signals do not end the wait.
@@ -87,7 +95,7 @@ mod tests {
     #[test]
     fn an_empty_nonblocking_file_is_eagain() {
         let (reader, _writer) = std::io::pipe().unwrap();
-        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        set_nonblocking(&reader).unwrap();
         assert_eq!(read_completion_event(&reader), Err(Errno::EAGAIN));
     }
 }

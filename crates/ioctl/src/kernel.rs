@@ -36,7 +36,7 @@ impl NodeStamp {
     ///
     /// # Errors
     /// As `stat(2)`; `ENODEV` if it is no character device.
-    pub fn of(path: &Path) -> Result<Self> {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
         Self::from_stat(&rustix::fs::stat(path).map_err(errno)?)
     }
 
@@ -140,8 +140,8 @@ unsafe impl Transport for KernelDevice {
     }
 
     fn issue(&self, packet: &mut Packet) -> Result<()> {
-        // SAFETY: the file is a uverbs device (checked when opened), so the opcode means what VerbsIoctl says; the pointers in
-        // the packet are those of borrows that Command holds.
+        // SAFETY: the file is that of a node which discovery found to have the number of a uverbs device, so the opcode means what
+        // VerbsIoctl says; the pointers in the packet are those of borrows that Command holds.
         unsafe { rustix::ioctl::ioctl(&self.fd, VerbsIoctl(packet)) }.map_err(errno)
     }
 

@@ -8,8 +8,8 @@
 //!   `/dev/infiniband/uverbsN`.
 //! * [`events`] reads completion and asynchronous events from their file descriptors.
 //!
-//! Everything here returns the kernel's bare [`Errno`]; the `uverbs` crate adds the words. Nothing here allocates after a
-//! device has been opened, and nothing knows any driver.
+//! Everything here returns the kernel's bare [`Errno`]; the `uverbs` crate adds the words. Nothing that works on an
+//! open device allocates, and nothing knows any driver.
 
 pub mod calls;
 pub mod command;

@@ -272,10 +272,10 @@ impl Socket {
                 interrupted |= header.flags & NLM_F_DUMP_INTR != 0;
                 match header.kind {
                     NLMSG_DONE if interrupted => return Err(Errno::EAGAIN),
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => {
+                    // The end of a dump carries how it went, as an acknowledgement does.
+                    NLMSG_DONE | NLMSG_ERROR => {
                         let (code, _) = i32::read_from_prefix(body).map_err(|_| Errno::EBADMSG)?;
-                        return if code == 0 { Ok(()) } else { Err(Errno::from_raw(code.wrapping_neg())) };
+                        return if code >= 0 { Ok(()) } else { Err(Errno::from_raw(code.wrapping_neg())) };
                     }
                     _ => {
                         each(Attributes(body));

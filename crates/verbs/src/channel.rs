@@ -18,7 +18,7 @@ const GET_EVENT: &str = "get_cq_event";
 
 /// Where completion queues report that completions have arrived, `struct ibv_comp_channel`. Copies are of the same channel.
 ///
-/// It is a file ([`AsFd`]) that is readable while an event waits, for `poll`, `epoll` and async runtimes. A CQ reports only once
+/// It is a file ([`AsFd`]), non-blocking, that is readable while an event waits: for `poll`, `epoll` and async runtimes. A CQ reports only once
 /// after it has been [armed](crate::CompletionQueue::arm), and only completions that arrive after that: arm, then poll the CQ
 /// until it is empty, and only then wait.
 #[derive(Clone)]
@@ -53,13 +53,14 @@ impl ChannelInner {
         self.queues.lock().len()
     }
 
-    /// Reads events until one is of a CQ that is still there.
+    /// Reads events until one is of a CQ that is still there. It never sleeps: the file is non-blocking.
     fn read(&self) -> Result<CompletionEvent, Errno> {
         loop {
             let id = events::read_completion_event(&self.fd)?;
             let queue = self.queues.lock().get(&id).and_then(Weak::upgrade);
             if let Some(queue) = queue {
                 queue.unacknowledged.fetch_add(1, Ordering::Relaxed);
+                queue.armed.store(false, Ordering::Release);
                 return Ok(CompletionEvent(queue));
             }
         }
@@ -68,39 +69,37 @@ impl ChannelInner {
     /// The next event, unless the deadline passes first.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<Option<CompletionEvent>> {
         let failed = |errno| Error::new(GET_EVENT, errno);
-        while events::wait_readable(&self.fd, deadline).map_err(failed)? {
+        loop {
             match self.read() {
                 Ok(event) => return Ok(Some(event)),
-                // Another thread took it.
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
             }
+            if !events::wait_readable(&self.fd, deadline).map_err(failed)? {
+                return Ok(None);
+            }
         }
-        Ok(None)
     }
 }
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Context) -> Result<Self> {
-        let fd = calls::create_comp_channel(context.transport())
-            .map_err(|errno| Error::new("create_comp_channel", errno))?;
+        let failed = |errno| Error::new("create_comp_channel", errno);
+        let fd = calls::create_comp_channel(context.transport()).map_err(failed)?;
+        events::set_nonblocking(&fd).map_err(failed)?;
         Ok(Self(Arc::new(ChannelInner { fd, queues: Mutex::default(), context: context.inner().clone() })))
     }
 
-    /// The next event, `ibv_get_cq_event`. Waits for one, unless the file has been made non-blocking.
+    /// The next event if there is one, `ibv_get_cq_event` on a non-blocking file.
     ///
     /// # Errors
-    /// [`WouldBlock`](crate::ErrorKind::WouldBlock) (`EAGAIN`) if the file is non-blocking and there is none;
-    /// [`Interrupted`](crate::ErrorKind::Interrupted) (`EINTR`) if a signal arrived first, and no event is lost by either;
-    /// [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`).
-    pub fn get_event(&self) -> Result<CompletionEvent> {
+    /// [`WouldBlock`](crate::ErrorKind::WouldBlock) (`EAGAIN`) if there is none; [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`).
+    pub fn try_get_event(&self) -> Result<CompletionEvent> {
         self.0.read().map_err(|errno| Error::new(GET_EVENT, errno))
     }
 
-    /// The next event, or nothing if none arrives within `timeout`. `None` waits for ever. Signals do not end the wait.
-    ///
-    /// With a file in blocking mode, use it from one thread at a time: another one that takes the event first makes this one wait
-    /// beyond its time.
+    /// The next event, or nothing if none arrives within `timeout`: `ibv_get_cq_event`. `None` waits for ever. Signals do not end the
+    /// wait. Any number of threads may wait; each event goes to one of them.
     ///
     /// # Errors
     /// [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`).

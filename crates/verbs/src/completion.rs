@@ -10,9 +10,16 @@ use zerocopy::IntoBytes;
 ///
 /// A failed completion has only a `wr_id`, a QP number, a status and a vendor error. What else there is comes from
 /// [`success`](Self::success), which is there only if the request succeeded.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct WorkCompletion(pub(crate) Wc);
+
+impl Default for WorkCompletion {
+    /// Room for a completion: not a success, but of a status that no completion has.
+    fn default() -> Self {
+        Self(Wc { status: u32::MAX, ..Wc::default() })
+    }
+}
 
 impl WorkCompletion {
     /// The `wr_id` of the work request.

@@ -78,8 +78,9 @@ impl Context {
             Error::with(VERB, Errno::EOPNOTSUPP, format!("no provider for driver id {driver_id}"))
         })?;
         let too_old = |errno| {
-            let detail = (errno == Errno::EPROTONOSUPPORT)
-                .then(|| "this kernel lacks ioctl methods that uverbs needs (Linux 5.8 or later)".to_owned());
+            let detail = (errno == Errno::EPROTONOSUPPORT).then(|| {
+                "this kernel lacks ioctl methods that uverbs needs (Linux 5.10 or later)".to_owned()
+            });
             Error::new(VERB, errno).or_detail(|| detail)
         };
         let info = calls::get_context(&*transport).map_err(too_old)?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uverbs_ioctl::calls::{self, CqRequest};
@@ -31,6 +31,8 @@ pub(crate) struct CqShared {
     id: u64,
     channel: Option<Arc<ChannelInner>>,
     pub(crate) unacknowledged: AtomicU32,
+    /// Whether the next completion raises an event, or has raised one that nobody has read.
+    pub(crate) armed: AtomicBool,
 }
 
 impl CqShared {
@@ -83,6 +85,7 @@ impl CompletionQueue {
             id,
             channel: channel.map(|channel| channel.0.clone()),
             unacknowledged: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
         });
         if let Some(channel) = channel {
             channel.0.insert(&shared);
@@ -122,9 +125,12 @@ impl CompletionQueue {
             return Err(Error::with(VERB, Errno::EINVAL, "the CQ has no completion channel"));
         }
         let object = &self.shared.object;
-        self.ring
-            .arm(object.transport(), object.handle(), solicited_only)
-            .map_err(|errno| Error::new(VERB, errno))
+        // Before the kernel is asked: the event may be read by another thread before it has answered.
+        self.shared.armed.fetch_or(!solicited_only, Ordering::AcqRel);
+        self.ring.arm(object.transport(), object.handle(), solicited_only).map_err(|errno| {
+            self.shared.armed.store(false, Ordering::Release);
+            Error::new(VERB, errno)
+        })
     }
 
     /// Waits for completions: polls, and if there are none arms, polls again, and sleeps on the channel. The slice returned is
@@ -156,7 +162,10 @@ impl CompletionQueue {
             return Err(Error::with(VERB, Errno::EINVAL, detail));
         }
         while count == 0 {
-            self.arm(false)?;
+            // One event a sleep is enough: where it is armed still, the kernel's list does not grow.
+            if !self.shared.armed.load(Ordering::Acquire) {
+                self.arm(false)?;
+            }
             // What arrived before the CQ was armed raises no event.
             count = self.ring.poll(completions);
             if count == 0 {

@@ -81,8 +81,11 @@ impl Device {
         Err(Error::with("find_device", Errno::ENODEV, format!("no device {name}; {there}")))
     }
 
-    /// Every device that the kernel shows, usable or not.
-    fn all() -> Result<Vec<Self>> {
+    /// Every device that the kernel shows to this process, also those that [`open`](Self::open) will refuse, and says why.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn all() -> Result<Vec<Self>> {
         let devices = discovery::devices().map_err(|errno| Error::new("get_device_list", errno))?;
         Ok(devices.into_iter().map(|info| Self(Arc::new(info))).collect())
     }
@@ -135,7 +138,7 @@ impl Device {
     /// # Errors
     /// [`PermissionDenied`](crate::ErrorKind::PermissionDenied) with the node's path; [`NotFound`](crate::ErrorKind::NotFound)
     /// if the device has gone or another has taken its place; [`Unsupported`](crate::ErrorKind::Unsupported) if there is no
-    /// provider for it or the kernel is older than 5.8.
+    /// provider for it or the kernel is older than 5.10.
     pub fn open(&self) -> Result<Context> {
         const VERB: &str = "open_device";
         self.usable()?;

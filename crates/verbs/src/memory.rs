@@ -7,6 +7,8 @@ use uverbs_ioctl::Errno;
 
 use crate::error::{Error, Result};
 
+const VERB: &str = "alloc_buf";
+
 /// A stretch of memory of its own, page-aligned and zeroed, that only its owner and devices reach.
 ///
 /// There is never a Rust reference into it, because a device may write it at any time.
@@ -22,12 +24,19 @@ impl Memory {
         Self::map(length, |options| Ok(options.map_anon()?.into()))
     }
 
-    /// `length` bytes in huge pages of the default size, which `length` is a multiple of.
+    /// `length` bytes in huge pages of 2 MiB, which `length` is a multiple of.
     ///
     /// # Errors
-    /// `EINVAL` if `length` is zero; `ENOMEM` if there are too few huge pages: `/proc/sys/vm/nr_hugepages` sets them aside.
+    /// `EINVAL` if `length` is zero or no multiple; `ENOMEM` if there are too few huge pages: `/proc/sys/vm/nr_hugepages` sets them
+    /// aside.
     pub fn huge_pages(length: usize) -> Result<Self> {
-        Self::map(length, |options| Ok(options.huge(None).map_anon()?.into()))
+        const SHIFT: u8 = 21;
+        // A mapping of another length could not be unmapped.
+        if !length.is_multiple_of(1 << SHIFT) {
+            let detail = format!("{length} bytes are no multiple of 2 MiB");
+            return Err(Error::with(VERB, Errno::EINVAL, detail));
+        }
+        Self::map(length, |options| Ok(options.huge(Some(SHIFT)).map_anon()?.into()))
     }
 
     /// The first `length` bytes of a file, shared with it. Access beyond the end of the file raises `SIGBUS`, as with any mapping.
@@ -39,7 +48,6 @@ impl Memory {
     }
 
     fn map(length: usize, map: impl FnOnce(&mut MmapOptions) -> std::io::Result<MmapRaw>) -> Result<Self> {
-        const VERB: &str = "alloc_buf";
         if length == 0 {
             return Err(Error::with(VERB, Errno::EINVAL, "a length of zero"));
         }

@@ -77,6 +77,9 @@ impl MemoryRegion {
         length: usize,
         access: AccessFlags,
     ) -> Result<Self> {
+        if length == 0 {
+            return Err(explain(Errno::EINVAL, length, access));
+        }
         let context = domain.0.context();
         let knows_optional = CoreSupport::from_bits_retain(context.info().core_support)
             .contains(CoreSupport::OPTIONAL_MR_ACCESS);
@@ -149,8 +152,8 @@ impl MemoryRegion {
     /// If the range is not inside of the region.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         self.check(offset, bytes.len());
-        // SAFETY: the range is in the region, which is mapped; `bytes` cannot overlap it, since there are no references into it.
-        unsafe { self.start.as_ptr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        // SAFETY: the range is in the region, which is mapped. `bytes` may overlap memory that was registered where it is.
+        unsafe { self.start.as_ptr().add(offset).copy_to(bytes.as_mut_ptr(), bytes.len()) };
     }
 
     /// Copies `bytes` into the region at `offset`.
@@ -160,13 +163,14 @@ impl MemoryRegion {
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         // SAFETY: as in `read`; `&mut self` keeps other threads away.
-        unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { self.start.as_ptr().add(offset).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
     /// The whole region as a slice.
     ///
     /// # Safety
-    /// No device writes it while the slice is there: no receive into it is posted, and no peer that may write it does.
+    /// Nobody writes it while the slice is there: no receive into it is posted, no peer that may write it does, and there is no other
+    /// region or mapping of the same memory or file that is written.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the region is that long and mapped; nothing writes it, says the caller.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
@@ -175,7 +179,8 @@ impl MemoryRegion {
     /// The whole region as a slice to write to.
     ///
     /// # Safety
-    /// No device reads or writes it while the slice is there: no work that names it is posted, and no peer accesses it.
+    /// Nobody reads or writes it while the slice is there: no work that names it is posted, no peer accesses it, and there is no other
+    /// region or mapping of the same memory or file that is used.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes it the only one.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }

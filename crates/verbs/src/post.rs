@@ -207,7 +207,7 @@ impl<'a> SendBatch<'a> {
         }
         self.qp
             .commit_sends()
-            .map_err(|errno| PostError { index: count, reason: PostReason::Doorbell(errno) })
+            .map_err(|errno| PostError { index: count, reason: PostReason::Doorbell(errno as i32) })
     }
 }
 
@@ -258,8 +258,9 @@ pub enum PostReason {
     },
     /// The QP is in a state in which it takes no such request: `EINVAL`.
     WrongState(QueuePairState),
-    /// All requests are in the queue, but the kernel could not be told. They are executed, or flushed, with what is posted next.
-    Doorbell(Errno),
+    /// All requests are in the queue, but the kernel could not be told, with the error number that it gave. They are
+    /// executed, or flushed, with what is posted next.
+    Doorbell(i32),
 }
 
 impl PostError {
@@ -271,7 +272,7 @@ impl PostError {
     fn number(&self) -> Errno {
         match self.reason {
             PostReason::QueueFull => Errno::ENOMEM,
-            PostReason::Doorbell(errno) => errno,
+            PostReason::Doorbell(errno) => Errno::from_raw(errno),
             _ => Errno::EINVAL,
         }
     }

@@ -318,6 +318,9 @@ impl QueuePair {
 
     /// Posts receives, `ibv_post_recv`. If one is refused, those before it are posted.
     ///
+    /// In the error state they complete as flushed. A QP that went there by itself does not tell; there they do so only when
+    /// [`modify`](Self::modify) has moved it to [`Error`](QueuePairState::Error) too.
+    ///
     /// # Errors
     /// Which one, and why: see [`PostReason`].
     #[inline]

@@ -80,7 +80,10 @@ impl Options {
     fn path_mtu(&self, active: Option<Mtu>) -> Result<Mtu> {
         match (self.mtu, active) {
             (Some(asked), Some(active)) if asked > active => {
-                bail!("a path MTU of {asked} is more than the active MTU of port {}, {active}", self.ib_port)
+                bail!(
+                    "EINVAL: a path MTU of {asked} is more than the active MTU of port {}, {active}",
+                    self.ib_port
+                )
             }
             (Some(asked), _) => Ok(asked),
             (None, active) => Ok(active.map_or(Mtu::Bytes1024, |active| active.min(Mtu::Bytes1024))),
@@ -117,7 +120,7 @@ impl std::fmt::Display for Endpoint {
 /// What a run has measured.
 #[derive(Serialize)]
 struct Report {
-    device: String,
+    ifname: String,
     size: u32,
     iters: u64,
     events: bool,

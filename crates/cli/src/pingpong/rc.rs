@@ -98,7 +98,7 @@ pub(super) fn run(options: &Options, json: bool) -> Result<()> {
     let seconds = exchange_messages(options, &mut ends, channel.as_ref())?.as_secs_f64();
     let bytes = u64::from(options.size) * options.iters * 2;
     let report = Report {
-        device: context.device().name().to_owned(),
+        ifname: context.device().name().to_owned(),
         size: options.size,
         iters: options.iters,
         events: options.events,
@@ -206,20 +206,16 @@ impl<'a> End<'a> {
         }
         let range = start..start + self.size;
         if self.inline {
-            let mut message = [0; 1024];
-            let message = &mut message[..self.size];
-            self.region.read(start, message);
-            self.post_send(&SendRequest::send_inline(SEND, &[message]).signaled())?;
+            self.region.read(start, &mut self.message);
+            let parts = [&self.message[..]];
+            let request = SendRequest::send_inline(SEND, &parts).signaled();
+            self.qp.post_send_list(&[request]).context("posting a send")?;
         } else {
             let sges = [self.region.sge(range)];
-            self.post_send(&SendRequest::send(SEND, &sges).signaled())?;
+            self.qp.post_send_list(&[SendRequest::send(SEND, &sges).signaled()]).context("posting a send")?;
         }
         self.waiting_for = RECEIVE | SEND;
         Ok(())
-    }
-
-    fn post_send(&mut self, request: &SendRequest<'_>) -> Result<()> {
-        self.qp.post_send_list(std::slice::from_ref(request)).context("posting a send")
     }
 
     fn is_done(&self) -> bool {

@@ -121,7 +121,7 @@ pub(crate) trait WorkRings: Send + Sync {
         let queued = failed.as_ref().map_or(requests.len(), |error| error.index);
         if queued > 0 {
             self.commit_sends(transport, qp)
-                .map_err(|errno| PostError { index: queued, reason: PostReason::Doorbell(errno) })?;
+                .map_err(|errno| PostError { index: queued, reason: PostReason::Doorbell(errno as i32) })?;
         }
         failed.map_or(Ok(()), Err)
     }
