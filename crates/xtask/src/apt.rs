@@ -223,7 +223,7 @@ impl<'a> Archive<'a> {
         Ok(newest_of_table(&table))
     }
 
-    /// The packages and everything that they depend on.
+    /// The packages, as `apt-get install` takes them, and everything that they depend on.
     pub(crate) fn closure(&self, names: &[&str]) -> Result<Vec<Package>> {
         let plan = host::output(self.apt("apt-get").args(["-q", "-s", "install"]).args(names))?;
         let packages = packages_of_plan(&plan);

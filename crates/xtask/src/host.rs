@@ -1,10 +1,16 @@
 //! What the host has to offer: the workspace, programs, cargo.
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 
 /// A program and the Debian package that brings it.
 pub(crate) type Tool = (&'static str, &'static str);
@@ -86,6 +92,24 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run `{}`", shown(command)))?;
     ensure!(status.success(), "`{}` failed ({status})", shown(command));
     Ok(())
+}
+
+/// Lets a program end when we end, however we end, and inherit these file descriptors.
+pub(crate) fn end_with_us(command: &mut Command, inherited: Vec<RawFd>) {
+    let parent = nix::unistd::getpid();
+    // SAFETY: between fork and exec it only makes system calls, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            if nix::unistd::getppid() != parent {
+                return Err(io::Error::from_raw_os_error(nix::errno::Errno::ESRCH as i32));
+            }
+            for fd in &inherited {
+                fcntl(BorrowedFd::borrow_raw(*fd), FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            Ok(())
+        });
+    }
 }
 
 /// The cargo that runs us, in the workspace.

@@ -32,6 +32,18 @@ fail() {
 	poweroff -f
 }
 
+# MESSAGE CONDITION...: waits for something that comes within seconds or not at all.
+await() {
+	message=$1
+	shift
+	tries=0
+	until "$@"; do
+		tries=$((tries + 1))
+		[ $tries -lt 1000 ] || fail "$message"
+		usleep 5000
+	done
+}
+
 hostname uverbs
 ip link set lo up
 . /etc/vm/settings
@@ -43,14 +55,15 @@ if [ "$device" = rxe ]; then
 	ip address add 192.168.77.1/24 dev d0
 	ip link set d0 up
 	ip link set d1 up
-	tries=0
-	until grep -q '^fe80.* 20 80 *d0$' /proc/net/if_inet6; do
-		tries=$((tries + 1))
-		[ $tries -lt 1000 ] || fail "d0 got no link-local address"
-		usleep 5000
-	done
+	await "d0 got no link-local address" grep -q '^fe80.* 20 80 *d0$' /proc/net/if_inet6
 	message=$(uverbs link add rxe0 type rxe netdev d0 2>&1) ||
 		fail "\`uverbs link add rxe0 type rxe netdev d0\` failed in the guest: $message"
+fi
+
+if [ "$device" = efa ]; then
+	message=$(insmod "/usr/lib/modules/$(uname -r)/efa.ko" 2>&1) || fail "cannot insert efa.ko: $message"
+	await "the driver efa made no device efa_0" test -d /sys/class/infiniband/efa_0
+	await "no /dev/infiniband/uverbs0" test -c /dev/infiniband/uverbs0
 fi
 
 # The kernel booted on one processor.

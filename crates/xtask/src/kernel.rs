@@ -44,9 +44,10 @@ impl Line {
     }
 }
 
-/// Modules that the guest inserts, each with what it depends on. A kernel that has one built in is fine.
-const MODULES: [&str; 7] =
-    ["virtio_pci", "virtio_console", "veth", "dummy", "ib_uverbs", "rdma_ucm", "rdma_rxe"];
+/// Modules that the guest inserts, each with what it depends on. A kernel that has one built in is fine. The last is for
+/// efa, which the packages do not have.
+const MODULES: [&str; 8] =
+    ["virtio_pci", "virtio_console", "veth", "dummy", "ib_uverbs", "rdma_ucm", "rdma_rxe", "crc16"];
 
 /// Up to 6.12 soft-RoCE asks the crypto layer for its checksum by name, which no dependency tells. Later kernels have no
 /// such modules.

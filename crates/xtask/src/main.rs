@@ -3,6 +3,7 @@
 mod abi;
 mod apt;
 mod cache;
+mod efa;
 mod host;
 mod initramfs;
 mod interop;

@@ -42,19 +42,19 @@ const LINKS: [(&str, &str); 6] = [
 /// soft-RoCE with completion counters.
 const RXE_COUNTERS: &str = include_str!("../../../tests/kernel/rxe-comp-cntr.patch");
 
-/// The patched `rdma_rxe.ko` for a kernel, built if it is not in the cache.
-pub(crate) fn rxe_with_counters(cache: &Cache, line: Line, kernel: &Kernel) -> Result<PathBuf> {
-    ensure!(line == Line::V7_3, "completion counters need kernel 7.3, not {}", line.name());
-    ensure!(host::is_root(), "a kernel module is built in a root of its own: run this as root");
+/// The folder of modules for a kernel: `rdma_rxe.ko`, patched, and `efa.ko`, which Debian does not build. Built if they
+/// are not in the cache.
+pub(crate) fn get(cache: &Cache, line: Line, kernel: &Kernel) -> Result<PathBuf> {
+    ensure!(line == Line::V7_3, "this device needs kernel 7.3, not {}", line.name());
     let _lock = cache.lock()?;
     let recipe = cache::fingerprint(&[include_str!("modules.rs"), RXE_COUNTERS].concat());
     let key = format!("modules-{}-{recipe}", kernel.version);
-    let entry = cache.entry(&key, |entry| {
+    cache.entry(&key, |entry| {
+        ensure!(host::is_root(), "a kernel module is built in a root of its own: run this as root");
         host::need(&[host::XZ, TAR, UNSHARE])?;
         // Headers and source of exactly this version: a module of any other is refused.
         apt::with_archive(cache, line.debian(), |archive| build(cache, archive, line, kernel, entry))
-    })?;
-    Ok(entry.join("rdma_rxe.ko"))
+    })
 }
 
 fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &Path) -> Result<()> {
@@ -79,7 +79,6 @@ fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &
     let build = root.join("build");
     fs::create_dir(&build)?;
     let source = format!("linux-source-{}", line.name());
-    let rxe = format!("{source}/drivers/infiniband/sw/rxe");
     host::output(
         Command::new("tar")
             .arg("-xJf")
@@ -87,10 +86,10 @@ fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &
             .arg("-C")
             .arg(&build)
             .arg("--strip-components=4")
-            .arg(&rxe),
+            .args(["sw/rxe", "hw/efa"].map(|driver| format!("{source}/drivers/infiniband/{driver}"))),
     )?;
     fs::write(build.join("rxe.patch"), RXE_COUNTERS)?;
-    host::progress("building rdma_rxe with completion counters");
+    host::progress("building rdma_rxe with completion counters, and efa");
     for folder in ["proc", "dev", "tmp"] {
         fs::create_dir_all(root.join(folder))?;
     }
@@ -98,16 +97,21 @@ fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &
     let script = format!(
         "mount --rbind /dev {root}/dev && mount --rbind /proc {root}/proc && exec chroot {root} /usr/bin/env -i \
          PATH=/usr/bin:/usr/sbin /bin/sh -ec '\
-         cd /build/rxe; patch -p1 --no-backup-if-mismatch <../rxe.patch; \
-         make -C /usr/lib/modules/{release}/build M=/build/rxe CONFIG_RDMA_RXE=m modules; \
-         strip --strip-debug rdma_rxe.ko'",
+         cd /build; patch -d rxe -p1 --no-backup-if-mismatch <rxe.patch; \
+         for driver in rxe efa; do \
+         make -C /usr/lib/modules/{release}/build M=/build/$driver CONFIG_RDMA_RXE=m CONFIG_INFINIBAND_EFA=m modules; \
+         done; \
+         strip --strip-debug rxe/rdma_rxe.ko efa/efa.ko'",
         root = quote(root)?,
         release = kernel.release,
     );
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "sh", "-c", &script]);
-    host::output(&mut unshare).context("cannot build rdma_rxe")?;
-    fs::copy(build.join("rxe/rdma_rxe.ko"), entry.join("rdma_rxe.ko")).context("no rdma_rxe.ko")?;
+    host::output(&mut unshare).context("cannot build kernel modules")?;
+    for (folder, module) in [("rxe", "rdma_rxe.ko"), ("efa", "efa.ko")] {
+        let built = build.join(folder).join(module);
+        fs::copy(built, entry.join(module)).with_context(|| format!("the build made no {module}"))?;
+    }
     Ok(())
 }
 

@@ -96,6 +96,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
         step(&format!("integration tests on kernel {}", kernel.name()), &|| integration(*kernel));
     }
     step("completion counters on a soft-RoCE that has them", &counters);
+    step("the EFA model under the kernel's driver and rdma-core", &efa);
     step("interoperability with rdma-core", &|| {
         ensure!(interop::run(Line::V7_3)?, "some pairs failed");
         Ok(())
@@ -140,6 +141,16 @@ fn counters() -> Result<()> {
     vm.environment.push(("UVERBS_TEST_COUNTERS", "1".to_owned()));
     let status = patiently(&vm)?;
     ensure!(status == 0, "the tests ended with status {status}");
+    Ok(())
+}
+
+/// The kernel's driver finds the model's device, and rdma-core's provider opens it.
+fn efa() -> Result<()> {
+    let mut vm = Vm::command(Line::V7_3, ["ibv_devinfo", "-d", "efa_0"]);
+    vm.device = Device::Efa;
+    vm.reference = true;
+    let status = patiently(&vm)?;
+    ensure!(status == 0, "ibv_devinfo ended with status {status}");
     Ok(())
 }
 

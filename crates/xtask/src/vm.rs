@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -18,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::termios::{self, SetArg, Termios};
 
 use crate::cache::Cache;
+use crate::efa::{Efa, Model};
 use crate::initramfs::Initramfs;
 use crate::kernel::{self, Line};
 use crate::{host, modules, reference};
@@ -46,6 +44,8 @@ pub(crate) enum Device {
     Rxe,
     /// The same, with a soft-RoCE that has completion counters; kernel 7.3 only.
     RxeCounters,
+    /// EFA: efa_0, a device in software (`efa-model`) behind the stock driver; kernel 7.3 only.
+    Efa,
     /// No RDMA device; the modules are there.
     None,
 }
@@ -58,6 +58,9 @@ pub(crate) struct Vm {
     /// RDMA device to set up
     #[arg(long, value_enum, default_value = "rxe")]
     pub(crate) device: Device,
+    /// Pass an option to efa-model, as in --model-option=--no-remote-ah
+    #[arg(long = "model-option", value_name = "OPTION")]
+    pub(crate) model_options: Vec<OsString>,
     /// Run the guest's clock by counting instructions, on one processor
     #[arg(long)]
     pub(crate) icount: bool,
@@ -105,6 +108,7 @@ impl Vm {
         Self {
             kernel,
             device: Device::Rxe,
+            model_options: Vec::new(),
             icount: false,
             memory: "2G".to_owned(),
             timeout: 600,
@@ -122,22 +126,38 @@ impl Vm {
             cfg!(target_arch = "x86_64"),
             "the virtual machines are x86-64 with Debian's amd64 packages: run this on an x86-64 host"
         );
-        host::need(&[host::QEMU])?;
+        let efa = self.device == Device::Efa;
+        ensure!(
+            efa || self.model_options.is_empty(),
+            "--model-option is for --device efa: give both or none"
+        );
+        ensure!(
+            !(efa && self.icount),
+            "--icount does not work with --device efa, which is outside of the guest's clock: leave one of them out"
+        );
         let uverbs = host::cargo_executable(&["build", "--release", "-p", "uverbs-cli", "--bin", "uverbs"])?;
         let cache = Cache::open()?;
         let kernel = kernel::get(&cache, self.kernel)?;
         let mut files = vec![Copy { host: uverbs, guest: "/usr/bin/uverbs".to_owned() }];
         if self.device == Device::RxeCounters {
-            let host = modules::rxe_with_counters(&cache, self.kernel, &kernel)?;
+            let host = modules::get(&cache, self.kernel, &kernel)?.join("rdma_rxe.ko");
             files.push(Copy { host, guest: kernel.module_path("rdma_rxe") });
         }
+        let efa = if efa {
+            let host = modules::get(&cache, self.kernel, &kernel)?.join("efa.ko");
+            files.push(Copy { host, guest: kernel.module_path("efa") });
+            Some(Efa::get(&cache, &self.model_options)?)
+        } else {
+            host::need(&[host::QEMU])?;
+            None
+        };
         files.extend_from_slice(&self.files);
         let mut parts = vec![kernel.base];
         if self.reference {
             parts.push(reference::get(&cache)?);
         }
         let root = self.initial_root(&parts, &files)?;
-        self.boot(&kernel.image, &root)
+        self.boot(&kernel.image, &root, efa.as_ref())
     }
 
     fn interactive(&self) -> bool {
@@ -176,6 +196,7 @@ impl Vm {
     fn settings(&self) -> String {
         let device = match self.device {
             Device::Rxe | Device::RxeCounters => "rxe",
+            Device::Efa => "efa",
             Device::None => "none",
         };
         let terminal = if self.interactive() { "yes" } else { "no" };
@@ -207,7 +228,7 @@ impl Vm {
         Ok(script)
     }
 
-    fn boot(&self, image: &Path, root: &File) -> Result<u8> {
+    fn boot(&self, image: &Path, root: &File, efa: Option<&Efa>) -> Result<u8> {
         // Before there are threads: they inherit it, and only the one that waits for them gets these signals.
         let deadly = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         deadly.thread_block()?;
@@ -216,14 +237,14 @@ impl Vm {
         thread::spawn(move || {
             let signal = deadly.wait().unwrap_or(Signal::SIGTERM);
             restore(saved.as_ref());
-            // QEMU goes with us, by its parent-death signal.
+            // QEMU and the model go with us, by their parent-death signal.
             std::process::exit(128 + signal as i32);
         });
         let limit = (!self.interactive() && self.timeout > 0).then(|| Duration::from_secs(self.timeout));
         let mut attempt = 1;
         loop {
             let started = Instant::now();
-            let mut machine = Machine::start(self, image, root)?;
+            let mut machine = Machine::start(self, image, root, efa)?;
             let end = machine.wait(limit, &mut |machine| {
                 if self.verbose {
                     host::progress(format_args!(
@@ -233,6 +254,9 @@ impl Vm {
                 }
                 if let Some(terminal) = &terminal {
                     machine.type_in(terminal)?;
+                }
+                if let Some(model) = &mut machine.model {
+                    model.connected();
                 }
                 Ok(())
             });
@@ -257,13 +281,14 @@ impl Vm {
                     }
                     return Ok(status);
                 }
-                End::Error(text) => bail!("kernel {}: {text}", self.kernel.name()),
+                End::Error(text) => bail!("kernel {}: {text}{}", self.kernel.name(), last_lines(&log)),
                 End::Escape => bail!("virtual machine stopped from the terminal"),
                 End::Died => bail!(
                     "the virtual machine with kernel {} ended before the command did{}",
                     self.kernel.name(),
                     last_lines(&log)
                 ),
+                End::ModelFailed => bail!("efa-model failed{}", last_lines(&log)),
                 End::QemuFailed => bail!("qemu-system-x86_64 failed{}", last_lines(&log)),
                 End::TimedOut => bail!(
                     "the virtual machine with kernel {} timed out after {} s (--timeout){}",
@@ -309,6 +334,7 @@ enum End {
     Escape,
     /// The guest has ended: powered off, restarted, or its kernel gave up.
     Died,
+    ModelFailed,
     QemuFailed,
     TimedOut,
 }
@@ -329,14 +355,21 @@ struct Machine {
     events_in: mpsc::Sender<Event>,
     /// The command has been started.
     ready: bool,
-    /// What the kernel and QEMU said.
+    /// The device, if it is one in software.
+    model: Option<Model>,
+    /// What the kernel, QEMU and the model said.
     log: Arc<Mutex<VecDeque<String>>>,
     copiers: Vec<JoinHandle<()>>,
 }
 
 impl Machine {
-    fn start(vm: &Vm, image: &Path, root: &File) -> Result<Self> {
-        let mut command = Command::new("qemu-system-x86_64");
+    fn start(vm: &Vm, image: &Path, root: &File, efa: Option<&Efa>) -> Result<Self> {
+        let (mut command, mut model) = (Command::new(host::QEMU.0), None);
+        if let Some(efa) = efa {
+            let started = efa.start()?;
+            command = efa.qemu(&started, &vm.memory);
+            model = Some(started);
+        }
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-cpu", "max"]);
         command.arg("-m").arg(&vm.memory);
         let mut words = "console=ttyS0 panic=-1 mitigations=off cryptomgr.notests".to_owned();
@@ -372,21 +405,7 @@ impl Machine {
             ports.push(channel(name, &mut command)?);
             command.args(["-device", &format!("virtserialport,chardev={name},name={name},nr={number}")]);
         }
-        let parent = nix::unistd::getpid();
-        // SAFETY: between fork and exec it only makes system calls, and allocates nothing.
-        unsafe {
-            command.pre_exec(move || {
-                // The guest goes when we go, however we go.
-                set_pdeathsig(Signal::SIGKILL)?;
-                if nix::unistd::getppid() != parent {
-                    return Err(io::Error::from_raw_os_error(nix::errno::Errno::ESRCH as i32));
-                }
-                for fd in &inherited {
-                    fcntl(std::os::fd::BorrowedFd::borrow_raw(*fd), FcntlArg::F_SETFD(FdFlag::empty()))?;
-                }
-                Ok(())
-            });
-        }
+        host::end_with_us(&mut command, inherited);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut qemu = command.spawn().context("cannot start qemu-system-x86_64")?;
         drop(theirs);
@@ -420,14 +439,15 @@ impl Machine {
         };
         let mut copiers = vec![
             keep_lines(kernel, keep.clone()),
-            keep_lines(errors, keep),
+            keep_lines(errors, keep.clone()),
             copy(out, io::stdout()),
             copy(err, io::stderr()),
         ];
+        copiers.extend(model.as_mut().and_then(Model::errors).map(|errors| keep_lines(errors, keep)));
         if vm.interactive() {
             copiers.push(copy(terminal.try_clone()?, io::stdout()));
         }
-        Ok(Self { qemu, terminal, events, events_in, ready: false, log, copiers })
+        Ok(Self { qemu, terminal, events, events_in, ready: false, model, log, copiers })
     }
 
     /// Passes what is typed on to the guest's terminal, every key as it is.
@@ -489,6 +509,9 @@ impl Machine {
                 },
                 // Nothing has come since it went.
                 Err(_) if gone => return Ok(End::Died),
+                Err(_) if self.model.as_mut().map(Model::has_ended).transpose()? == Some(true) => {
+                    return Ok(End::ModelFailed);
+                }
                 Err(_) if left.is_some_and(|left| left.is_zero()) => return Ok(End::TimedOut),
                 Err(_) => match self.qemu.try_wait()? {
                     Some(status) if !status.success() => return Ok(End::QemuFailed),
@@ -504,6 +527,7 @@ impl Machine {
         // Both fail only when it has ended by itself.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
+        self.model = None;
         for copier in self.copiers.drain(..) {
             // A thread that panicked has said so.
             let _ = copier.join();
