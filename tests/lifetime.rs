@@ -226,10 +226,6 @@ pub(crate) fn kernel_version() -> (u32, u32) {
 }
 
 fn objects_survive_their_device() {
-    // Up to 6.12 soft-RoCE does not go before its last context is closed.
-    if kernel_version() <= (6, 12) {
-        return;
-    }
     let soft = SoftDevice::new();
     let context = soft.device().open().unwrap();
     let Pair { mut a, mut b } = Setup { events: true, ..Setup::default() }.pair_in(&context);

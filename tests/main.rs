@@ -41,6 +41,9 @@ enum Kind {
     Alone,
     /// A test that runs in this process, on a device with completion counters.
     Counting,
+    /// A test that runs in this process, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
+    /// closed.
+    Unplugging,
     /// What a child process does for a test.
     Part,
 }
@@ -84,7 +87,9 @@ impl Case {
     }
 
     fn trial(self, there: &There) -> Trial {
-        let ignored = !there.device || self.kind == Kind::Counting && !there.counters;
+        let ignored = !there.device
+            || self.kind == Kind::Counting && !there.counters
+            || self.kind == Kind::Unplugging && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
         let run = move || {
             match self.kind {
