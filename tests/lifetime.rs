@@ -22,7 +22,7 @@ crate::cases! {
     Part work_until_killed;
     Alone privileges_dropped_after_opening;
     Alone out_of_file_descriptors;
-    Alone objects_survive_their_device;
+    Unplugging objects_survive_their_device;
 }
 
 /// Numbers that look random, the same in each run.

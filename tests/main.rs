@@ -41,7 +41,7 @@ enum Kind {
     Alone,
     /// A test that runs in this process, on a device with completion counters.
     Counting,
-    /// A test that runs in this process, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
+    /// A test that runs in a child process of its own, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
     /// closed.
     Unplugging,
     /// What a child process does for a test.
@@ -93,7 +93,7 @@ impl Case {
         let path = self.path();
         let run = move || {
             match self.kind {
-                Kind::Alone => child::run(&self.path()),
+                Kind::Alone | Kind::Unplugging => child::run(&self.path()),
                 _ => (self.run)(),
             }
             Ok(())
