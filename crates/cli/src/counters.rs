@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use uverbs::{
-    AccessFlags, AddressVector, CompletionCounter, CompletionQueue, Context, CounterOperations, CounterType,
-    GidEntry, ModifyQueuePair, Mtu, ProtectionDomain, QueuePair, QueuePairCapabilities, QueuePairInit,
-    QueuePairState, ReceiveRequest, RemoteMemory, ScatterGather, SendRequest, WorkCompletion,
+    AccessFlags, AddressHandle, AddressVector, CompletionCounter, CompletionQueue, Context,
+    CounterOperations, CounterType, Destination, ModifyQueuePair, Mtu, ProtectionDomain, QueuePair,
+    QueuePairCapabilities, QueuePairInit, QueuePairState, ReceiveRequest, RemoteMemory, ScatterGather,
+    SendRequest, WorkCompletion,
 };
 
 use crate::{find_device, output};
@@ -18,7 +19,8 @@ use crate::{find_device, output};
 pub(crate) enum Command {
     /// Show what completion counters of a device can do.
     Caps(Caps),
-    /// Run traffic of each operation between two queue pairs, and compare what their counters say with what was posted.
+    /// Run traffic of each operation between two queue pairs (RC, or SRD on EFA), and compare what their counters say with what was
+    /// posted.
     ///
     /// Exit status 1 if a counter is wrong.
     Run(Run),
@@ -42,7 +44,7 @@ pub(crate) struct Run {
     /// Number of operations of each kind.
     #[arg(short = 'n', long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     iters: u64,
-    /// Provoke errors too: a remote access error, and requests flushed after it.
+    /// Provoke errors too: a remote access error, and requests flushed after it (on EFA, receives only).
     #[arg(long)]
     errors: bool,
 }
@@ -61,6 +63,7 @@ const BATCH: u64 = 32;
 /// Requests to be flushed, of each kind.
 const FLUSHED: u64 = 5;
 const MESSAGE: usize = 64;
+const QKEY: u32 = 0x1111_1111;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn parse_operation(text: &str) -> Result<CounterOperations, String> {
@@ -136,6 +139,41 @@ struct Report {
     ok: bool,
 }
 
+/// How the two queue pairs reach each other.
+enum Link {
+    Connection { address: AddressVector, mtu: Mtu },
+    Datagrams(AddressHandle),
+}
+
+impl Link {
+    fn new(context: &Context, domain: &ProtectionDomain) -> Result<Self> {
+        let port = context.query_port(1)?;
+        let mtu = port.active_mtu.map_or(Mtu::Bytes1024, |active| active.min(Mtu::Bytes1024));
+        let gid = context.routable_gid(1, None)?;
+        let index = u8::try_from(gid.index).context("GID index")?;
+        let address = AddressVector::global(1, gid.gid, index);
+        Ok(match context.provider() {
+            "efa" => Self::Datagrams(domain.create_address_handle(&address)?),
+            _ => Self::Connection { address, mtu },
+        })
+    }
+
+    fn init<'a>(&self, cq: &'a CompletionQueue) -> QueuePairInit<'a> {
+        match self {
+            Self::Connection { .. } => QueuePairInit::reliable_connection(cq),
+            Self::Datagrams(_) => QueuePairInit::scalable_reliable_datagram(cq),
+        }
+    }
+
+    /// Where requests to a queue pair go.
+    fn to(&self, qp_num: u32) -> Option<Destination<'_>> {
+        match self {
+            Self::Connection { .. } => None,
+            Self::Datagrams(address) => Some(Destination { address, qp_num, qkey: QKEY }),
+        }
+    }
+}
+
 /// One of the two queue pairs, with its counters.
 struct End {
     qp: QueuePair,
@@ -148,6 +186,7 @@ impl End {
         name: &'static str,
         context: &Context,
         domain: &ProtectionDomain,
+        link: &Link,
         operations: CounterOperations,
     ) -> Result<Self> {
         let cq = context.create_completion_queue(8 * BATCH as u32, None, 0)?;
@@ -157,8 +196,7 @@ impl End {
             max_recv_wr: depth,
             ..QueuePairCapabilities::default()
         };
-        let mut qp = domain
-            .create_queue_pair(&QueuePairInit { capabilities, ..QueuePairInit::reliable_connection(&cq) })?;
+        let mut qp = domain.create_queue_pair(&QueuePairInit { capabilities, ..link.init(&cq) })?;
         let mut counted = Vec::new();
         for (label, operation) in OPERATIONS {
             if operations.contains(operation) {
@@ -174,15 +212,27 @@ impl End {
                 });
             }
         }
-        qp.modify(&ModifyQueuePair::init(1, AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE))?;
+        qp.modify(&match link {
+            Link::Connection { .. } => {
+                ModifyQueuePair::init(1, AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE)
+            }
+            Link::Datagrams(_) => ModifyQueuePair::datagram_init(1, QKEY),
+        })?;
         Ok(Self { qp, cq, counted })
     }
 
-    fn connect(&mut self, peer_qp_num: u32, gid: &GidEntry, mtu: Mtu) -> Result<()> {
-        let index = u8::try_from(gid.index).context("GID index")?;
-        let address = AddressVector::global(1, gid.gid, index);
-        self.qp.modify(&ModifyQueuePair::ready_to_receive(address, peer_qp_num, 0, mtu))?;
-        Ok(self.qp.modify(&ModifyQueuePair::ready_to_send(0))?)
+    fn connect(&mut self, peer_qp_num: u32, link: &Link) -> Result<()> {
+        let (receive, send) = match *link {
+            Link::Connection { address, mtu } => (
+                ModifyQueuePair::ready_to_receive(address, peer_qp_num, 0, mtu),
+                ModifyQueuePair::ready_to_send(0),
+            ),
+            Link::Datagrams(_) => {
+                (ModifyQueuePair::datagram_ready_to_receive(), ModifyQueuePair::datagram_ready_to_send(0))
+            }
+        };
+        self.qp.modify(&receive)?;
+        Ok(self.qp.modify(&send)?)
     }
 
     /// Counts on so many operations, completed or failed.
@@ -234,28 +284,27 @@ fn run_traffic(options: &Run, json: bool) -> Result<()> {
     let context = find_device(options.device.as_deref())?.open()?;
     let supported = context.completion_counter_capabilities()?.operations;
     let asked = options.ops.iter().copied().reduce(|a, b| a | b).unwrap_or(supported);
-    let port = context.query_port(1)?;
-    let mtu = port.active_mtu.map_or(Mtu::Bytes1024, |active| active.min(Mtu::Bytes1024));
-    let gid = context.routable_gid(1, None)?;
     let domain = context.alloc_protection_domain()?;
+    let link = Link::new(&context, &domain)?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     let region = domain.allocate(4 * MESSAGE, access)?;
-    let mut active = End::new("active", &context, &domain, asked)?;
-    let mut passive = End::new("passive", &context, &domain, asked)?;
+    let mut active = End::new("active", &context, &domain, &link, asked)?;
+    let mut passive = End::new("passive", &context, &domain, &link, asked)?;
     let (active_num, passive_num) = (active.qp.qp_num(), passive.qp.qp_num());
-    active.connect(passive_num, &gid, mtu)?;
-    passive.connect(active_num, &gid, mtu)?;
+    active.connect(passive_num, &link)?;
+    passive.connect(active_num, &link)?;
 
     let own = [region.sge(0..MESSAGE)];
     let target = [region.sge(2 * MESSAGE..3 * MESSAGE)];
     let remote = RemoteMemory { address: region.address() + MESSAGE as u64, rkey: region.rkey() };
-    for kind in kinds(&own, remote) {
+    let destination = link.to(passive_num);
+    for kind in kinds(&own, remote, destination) {
         if asked.intersects(kind.active | kind.passive) {
             run_kind(&kind, options.iters, &mut active, &mut passive, &target)?;
         }
     }
     if options.errors {
-        run_errors(&mut active, &mut passive, &own, &target, remote)?;
+        run_errors(&mut active, &mut passive, &own, &target, remote, destination)?;
     }
     let counted = active.counted.iter().chain(&passive.counted);
     let rows = counted.map(read).collect::<Result<Vec<_>>>()?;
@@ -290,9 +339,14 @@ fn run_traffic(options: &Run, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn kinds(own: &[ScatterGather], remote: RemoteMemory) -> [Kind<'_>; 5] {
+fn kinds<'a>(
+    own: &'a [ScatterGather],
+    remote: RemoteMemory,
+    destination: Option<Destination<'a>>,
+) -> [Kind<'a>; 5] {
     use CounterOperations as Op;
-    let kind = |request, active, passive| Kind { request, active, passive };
+    let kind =
+        |request, active, passive| Kind { request: SendRequest { destination, ..request }, active, passive };
     [
         kind(SendRequest::send(0, own), Op::SEND, Op::RECV),
         kind(SendRequest::send(0, own).immediate(7), Op::SEND, Op::RECV),
@@ -306,7 +360,7 @@ fn kinds(own: &[ScatterGather], remote: RemoteMemory) -> [Kind<'_>; 5] {
     ]
 }
 
-/// Runs operations of one kind in batches. In each only every other one is signalled, and the last.
+/// Runs operations of one kind in batches. In each only every other one is signalled, and the last; datagrams all are.
 fn run_kind(
     kind: &Kind<'_>,
     count: u64,
@@ -323,7 +377,7 @@ fn run_kind(
         let mut signaled = 0;
         for number in (0..batch).rev() {
             let mut request = kind.request;
-            if number % 2 == 0 {
+            if number % 2 == 0 || request.destination.is_some() {
                 request = request.signaled();
                 signaled += 1;
             }
@@ -341,29 +395,38 @@ fn run_kind(
 }
 
 /// An RDMA write with a wrong key breaks the connection at both ends, which flushes what is posted: all of it counts as an
-/// error.
+/// error. Datagrams have no connection to break: there the state is changed by hand, and takes no more sends.
 fn run_errors(
     active: &mut End,
     passive: &mut End,
     own: &[ScatterGather],
     target: &[ScatterGather],
     remote: RemoteMemory,
+    destination: Option<Destination<'_>>,
 ) -> Result<()> {
     active.post_receives(FLUSHED, target)?;
     passive.post_receives(FLUSHED, target)?;
     let wrong = RemoteMemory { rkey: !remote.rkey, ..remote };
-    active.qp.post_send_list(&[SendRequest::rdma_write(0, own, wrong)])?;
-    active.wait(1 + FLUSHED, true)?;
+    active.qp.post_send_list(&[SendRequest { destination, ..SendRequest::rdma_write(0, own, wrong) }])?;
+    if destination.is_some() {
+        active.wait(1, true)?;
+        active.qp.modify(&ModifyQueuePair::to(QueuePairState::Error))?;
+        active.wait(FLUSHED, true)?;
+    } else {
+        active.wait(1 + FLUSHED, true)?;
+    }
     active.expect(CounterOperations::RDMA_WRITE, 0, 1);
     // The passive end learns of it too; entering the state again is no harm.
     passive.qp.modify(&ModifyQueuePair::to(QueuePairState::Error))?;
     passive.wait(FLUSHED, true)?;
-    for kind in kinds(own, remote) {
-        for _ in 0..FLUSHED {
-            active.qp.post_send_list(slice::from_ref(&kind.request))?;
+    if destination.is_none() {
+        for kind in kinds(own, remote, None) {
+            for _ in 0..FLUSHED {
+                active.qp.post_send_list(slice::from_ref(&kind.request))?;
+            }
+            active.wait(FLUSHED, true)?;
+            active.expect(kind.active, 0, FLUSHED);
         }
-        active.wait(FLUSHED, true)?;
-        active.expect(kind.active, 0, FLUSHED);
     }
     for end in [active, passive] {
         end.expect(CounterOperations::RECV, 0, FLUSHED);

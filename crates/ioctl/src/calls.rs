@@ -4,12 +4,14 @@
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use uverbs_uapi::efa;
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
-use uverbs_uapi::ioctl_verbs::{GidEntry, QpCap, QueryPortRespEx};
+use uverbs_uapi::ioctl_verbs::{BufferDesc, GidEntry, QpCap, QueryPortRespEx};
 use uverbs_uapi::user_verbs::{
-    AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateCompChannel, CreateCompChannelResp, DestroyCqResp,
-    DestroyQpResp, ExQueryDevice, ExQueryDeviceResp, ModifyQp, PostSend, PostSendResp, QueryDevice,
-    QueryDeviceResp, QueryQp, QueryQpResp, RegMr, RegMrResp, ReqNotifyCq, write_cmd,
+    AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
+    CreateCompChannelResp, DestroyCqResp, DestroyQpResp, ExQueryDevice, ExQueryDeviceResp, ModifyQp,
+    PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp, RegMr, RegMrResp,
+    ReqNotifyCq, write_cmd,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -42,28 +44,62 @@ legacy_commands! {
     ExQueryDevice => write_cmd::EX_QUERY_DEVICE | CMD_FLAG_EXTENDED, ExQueryDeviceResp;
     AllocPd => write_cmd::ALLOC_PD, AllocPdResp;
     CreateCompChannel => write_cmd::CREATE_COMP_CHANNEL, CreateCompChannelResp;
+    CreateAh => write_cmd::CREATE_AH, CreateAhResp;
     ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
     QueryQp => write_cmd::QUERY_QP, QueryQpResp;
     ModifyQp => write_cmd::MODIFY_QP, ();
     PostSend => write_cmd::POST_SEND, PostSendResp;
 }
 
+/// What a driver is given besides what the core is given; `()` if nothing.
+///
+/// # Safety
+/// The driver writes through no field of it.
+pub unsafe trait DriverInput: IntoBytes + Immutable {}
+
+// SAFETY: it has no field.
+unsafe impl DriverInput for () {}
+// SAFETY: numbers and flags only.
+unsafe impl DriverInput for efa::AllocUcontextCmd {}
+// SAFETY: numbers and flags only.
+unsafe impl DriverInput for efa::CreateCq {}
+// SAFETY: numbers and flags only.
+unsafe impl DriverInput for efa::CreateQp {}
+
 /// Executes a legacy command.
 ///
 /// # Errors
 /// The command's; `EOPNOTSUPP` if the kernel or the driver has no such command.
 pub fn invoke<C: LegacyCommand>(transport: &dyn Transport, request: &C) -> Result<C::Response> {
+    invoke_for_driver(transport, request, &mut ())
+}
+
+/// Executes a legacy command that the driver answers to as well.
+///
+/// # Errors
+/// As [`invoke`].
+pub fn invoke_for_driver<C: LegacyCommand, D: FromBytes + IntoBytes>(
+    transport: &dyn Transport,
+    request: &C,
+    driver: &mut D,
+) -> Result<C::Response> {
     // SAFETY: the trait's contract.
-    unsafe { invoke_raw(transport, C::NUMBER, request) }
+    unsafe { invoke_raw(transport, C::NUMBER, request, driver) }
 }
 
 /// # Safety
 /// `number` is the command that takes an `I` and answers with an `O`, and the pointers in `request` are good for whatever the
 /// kernel does with them.
-unsafe fn invoke_raw<I, O>(transport: &dyn Transport, number: u32, request: &I) -> Result<O>
+unsafe fn invoke_raw<I, O, D>(
+    transport: &dyn Transport,
+    number: u32,
+    request: &I,
+    driver: &mut D,
+) -> Result<O>
 where
     I: IntoBytes + Immutable,
     O: FromBytes + FromZeros + IntoBytes,
+    D: FromBytes + IntoBytes,
 {
     let mut response = O::new_zeroed();
     let mut command = invoke_write(number);
@@ -71,7 +107,8 @@ where
     if size_of::<O>() > 0 {
         command.output(attr::invoke_write::CORE_OUT, &mut response);
     }
-    // SAFETY: INVOKE_WRITE defines CORE_IN and CORE_OUT as input and output, and the caller vouches for their contents.
+    command.driver_output(driver);
+    // SAFETY: INVOKE_WRITE defines CORE_IN as an input, CORE_OUT and the driver's as outputs; the caller vouches for their contents.
     unsafe { command.issue(transport) }?;
     Ok(response)
 }
@@ -104,13 +141,19 @@ pub struct ContextInfo {
 ///
 /// # Errors
 /// `EINVAL` if there is a context already.
-pub fn get_context(transport: &dyn Transport) -> Result<ContextInfo> {
+pub fn get_context<I: DriverInput, O: FromBytes + IntoBytes>(
+    transport: &dyn Transport,
+    driver_input: &I,
+    driver_output: &mut O,
+) -> Result<ContextInfo> {
     let mut info = ContextInfo::default();
     let mut command = Command::new(object::DEVICE, method::device::GET_CONTEXT);
     command
         .output(attr::get_context::NUM_COMP_VECTORS, &mut info.completion_vectors)
-        .output(attr::get_context::CORE_SUPPORT, &mut info.core_support);
-    // SAFETY: both attributes are outputs, of 32 and 64 bits.
+        .output(attr::get_context::CORE_SUPPORT, &mut info.core_support)
+        .driver_input(driver_input)
+        .driver_output(driver_output);
+    // SAFETY: outputs of 32 and 64 bits, and the driver's input and output.
     unsafe { command.issue(transport) }?;
     Ok(info)
 }
@@ -198,7 +241,7 @@ pub fn query_gid_table(transport: &dyn Transport, entries: &mut [GidEntry]) -> R
 /// The device may read and write the range as `access_flags` allow until the region has been destroyed.
 pub unsafe fn reg_mr(transport: &dyn Transport, request: &RegMr) -> Result<RegMrResp> {
     // SAFETY: the kernel writes through no field itself; the caller vouches for what the device does with the range.
-    unsafe { invoke_raw(transport, write_cmd::REG_MR, request) }
+    unsafe { invoke_raw(transport, write_cmd::REG_MR, request, &mut ()) }
 }
 
 /// What a CQ is created with, `ibv_create_cq`.
@@ -218,10 +261,11 @@ pub struct CqRequest<'a> {
 ///
 /// # Errors
 /// `EINVAL` if a number is out of range.
-pub fn create_cq<D: FromBytes + IntoBytes>(
+pub fn create_cq<I: DriverInput, O: FromBytes + IntoBytes>(
     transport: &dyn Transport,
     request: &CqRequest<'_>,
-    driver: &mut D,
+    driver_input: &I,
+    driver_output: &mut O,
 ) -> Result<(u32, u32)> {
     let mut cqe = 0_u32;
     let mut command = Command::new(object::CQ, method::cq::CREATE);
@@ -231,11 +275,13 @@ pub fn create_cq<D: FromBytes + IntoBytes>(
         .input(attr::create_cq::USER_HANDLE, &request.user_handle)
         .input(attr::create_cq::COMP_VECTOR, &request.comp_vector)
         .output(attr::create_cq::RESP_CQE, &mut cqe)
-        .driver_output(driver);
+        .driver_input(driver_input)
+        .driver_output(driver_output);
     if let Some(channel) = request.channel {
         command.fd(attr::create_cq::COMP_CHANNEL, channel);
     }
-    // SAFETY: a new handle, inputs of 32, 64 and 32 bits, an output of 32 bits, the driver's output and a file.
+    // SAFETY: a new handle, inputs of 32, 64 and 32 bits, an output of 32 bits, the driver's input and output and a
+    // file.
     unsafe { command.issue(transport) }?;
     let handle = command.new_handle(attr::create_cq::HANDLE);
     Ok((handle, cqe))
@@ -288,10 +334,11 @@ pub struct QpCreated {
 ///
 /// # Errors
 /// `EINVAL` if a capacity is beyond the device's, `EOPNOTSUPP` if the type is not supported.
-pub fn create_qp<D: FromBytes + IntoBytes>(
+pub fn create_qp<I: DriverInput, O: FromBytes + IntoBytes>(
     transport: &dyn Transport,
     request: &QpRequest,
-    driver: &mut D,
+    driver_input: &I,
+    driver_output: &mut O,
 ) -> Result<QpCreated> {
     let mut cap = QpCap::default();
     let mut qp_num = 0_u32;
@@ -307,9 +354,10 @@ pub fn create_qp<D: FromBytes + IntoBytes>(
         .flags(attr::create_qp::FLAGS, request.flags)
         .output(attr::create_qp::RESP_CAP, &mut cap)
         .output(attr::create_qp::RESP_QP_NUM, &mut qp_num)
-        .driver_output(driver);
+        .driver_input(driver_input)
+        .driver_output(driver_output);
     // SAFETY: a new handle, three handles, inputs of 64 bits and of that struct, a constant, a flag word, outputs of that struct
-    // and of 32 bits, and the driver's output.
+    // and of 32 bits, and the driver's input and output.
     unsafe { command.issue(transport) }?;
     let handle = command.new_handle(attr::create_qp::HANDLE);
     Ok(QpCreated { handle, qp_num, cap })
@@ -360,9 +408,24 @@ pub fn query_comp_cntr_caps(transport: &dyn Transport) -> Result<CompCntrCaps> {
 /// # Errors
 /// `EPROTONOSUPPORT` if the kernel or the driver has none, `ENOMEM` if all are in use.
 pub fn create_comp_cntr(transport: &dyn Transport) -> Result<u32> {
+    // SAFETY: there is no memory.
+    unsafe { create_comp_cntr_in(transport, &[]) }
+}
+
+/// Creates a completion counter whose values are in memory of the user: the driver's attributes that say where, by their ids.
+///
+/// # Errors
+/// As [`create_comp_cntr`]; `EFAULT` or `EINVAL` if the memory cannot be used so.
+///
+/// # Safety
+/// Each attribute takes such a description, and the device may write to the memory until the counter has been destroyed.
+pub unsafe fn create_comp_cntr_in(transport: &dyn Transport, values: &[(u16, BufferDesc)]) -> Result<u32> {
     let mut command = Command::new(object::COMP_CNTR, method::comp_cntr::CREATE);
     command.create(attr::create_comp_cntr::HANDLE);
-    // SAFETY: a new handle.
+    for (attribute, memory) in values {
+        command.input(*attribute, memory);
+    }
+    // SAFETY: a new handle, and inputs of that struct, for whose contents the caller vouches.
     unsafe { command.issue(transport) }?;
     Ok(command.new_handle(attr::create_comp_cntr::HANDLE))
 }
@@ -428,6 +491,14 @@ pub fn attach_comp_cntr(transport: &dyn Transport, qp: u32, counter: u32, operat
         .flags(attr::qp_attach_comp_cntr::OP_MASK, operations);
     // SAFETY: two handles and a flag word.
     unsafe { command.issue(transport) }
+}
+
+/// Destroys an address handle.
+///
+/// # Errors
+/// The driver's.
+pub fn destroy_ah(transport: &dyn Transport, handle: u32) -> Result<()> {
+    destroy(transport, object::AH, method::ah::DESTROY, attr::destroy_ah::HANDLE, handle)
 }
 
 /// Destroys a protection domain.

@@ -131,14 +131,14 @@ impl<'a> Command<'a> {
         self.input_bytes(id, handles.as_bytes())
     }
 
-    /// What the driver, not the core, reads: `UVERBS_ATTR_UHW_IN`.
+    /// What the driver, not the core, reads: `UVERBS_ATTR_UHW_IN`. No attribute if it has no bytes.
     pub fn driver_input<T: IntoBytes + Immutable>(&mut self, value: &'a T) -> &mut Self {
-        self.input(attr::uhw::IN, value)
+        if size_of::<T>() > 0 { self.input(attr::uhw::IN, value) } else { self }
     }
 
-    /// What the driver, not the core, writes: `UVERBS_ATTR_UHW_OUT`.
+    /// What the driver, not the core, writes: `UVERBS_ATTR_UHW_OUT`. No attribute if it has no bytes.
     pub fn driver_output<T: FromBytes + IntoBytes>(&mut self, value: &'a mut T) -> &mut Self {
-        self.output(attr::uhw::OUT, value)
+        if size_of::<T>() > 0 { self.output(attr::uhw::OUT, value) } else { self }
     }
 
     /// Lets a kernel that does not know the attribute added last ignore it.

@@ -60,6 +60,7 @@ impl ChannelInner {
             let queue = self.queues.lock().get(&id).and_then(Weak::upgrade);
             if let Some(queue) = queue {
                 queue.unacknowledged.fetch_add(1, Ordering::Relaxed);
+                queue.events.fetch_add(1, Ordering::Release);
                 queue.armed.store(false, Ordering::Release);
                 return Ok(CompletionEvent(queue));
             }

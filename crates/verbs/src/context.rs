@@ -17,7 +17,7 @@ use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::{DestroyError, Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::provider::{self, Provider};
+use crate::provider::{self, ContextOps, Provider};
 
 /// An open device, `struct ibv_context`. Copies are of the same open device.
 #[derive(Clone)]
@@ -27,6 +27,7 @@ pub(crate) struct ContextInner {
     // Fields are dropped in this order; the command file goes last.
     async_fd: OwnedFd,
     provider: &'static dyn Provider,
+    ops: Box<dyn ContextOps>,
     info: ContextInfo,
     device: Device,
     /// Asked for once: they do not change.
@@ -40,8 +41,9 @@ impl ContextInner {
         &*self.transport
     }
 
-    pub(crate) fn provider(&self) -> &'static dyn Provider {
-        self.provider
+    /// The provider's part.
+    pub(crate) fn ops(&self) -> &dyn ContextOps {
+        &*self.ops
     }
 
     pub(crate) fn info(&self) -> ContextInfo {
@@ -83,11 +85,12 @@ impl Context {
             });
             Error::new(VERB, errno).or_detail(|| detail)
         };
-        let info = calls::get_context(&*transport).map_err(too_old)?;
+        let (info, ops) = provider.open(&*transport).map_err(too_old)?;
         let async_fd = calls::alloc_async_event(&*transport).map_err(too_old)?;
         Ok(Self(Arc::new(ContextInner {
             async_fd,
             provider,
+            ops,
             info,
             device,
             counter_capabilities: OnceLock::new(),

@@ -1,6 +1,7 @@
 //! Completion counters.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use bitflags::bitflags;
@@ -102,12 +103,22 @@ enum Entry {
 pub struct CompletionCounter(Arc<CounterInner>);
 
 pub(crate) struct CounterInner {
-    // Fields are dropped in this order: the memory of values goes when the device no longer writes it.
     object: Object,
     /// The handle. The kernel refuses calls on a counter while another one is on its way (`EBUSY`); the lock lines them up.
     handle: Mutex<u32>,
-    values: Box<dyn CounterValues>,
+    /// Goes only when the device no longer writes it.
+    values: ManuallyDrop<Box<dyn CounterValues>>,
     max_value: u64,
+}
+
+impl Drop for CounterInner {
+    fn drop(&mut self) {
+        match self.object.destroy() {
+            // SAFETY: dropped once, here.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.values) },
+            Err(errno) => log::error!("memory of counter {} is leaked: {errno}", self.object.handle()),
+        }
+    }
 }
 
 impl CounterInner {
@@ -130,7 +141,7 @@ impl CompletionCounter {
             let detail = format!("{} has no counters of type {kind:?}", inner.device().name());
             return Err(Error::with(VERB, Errno::EOPNOTSUPP, detail));
         }
-        let new = inner.provider().create_counter(context.transport()).map_err(|errno| match errno {
+        let new = inner.ops().create_counter(context.transport()).map_err(|errno| match errno {
             Errno::EPROTONOSUPPORT => unsupported(VERB, inner),
             Errno::ENOMEM => {
                 let most = capabilities.max_counters;
@@ -143,7 +154,7 @@ impl CompletionCounter {
         Ok(Self(Arc::new(CounterInner {
             object: Object::new(inner.clone(), new.handle, calls::destroy_comp_cntr),
             handle: Mutex::new(new.handle),
-            values: new.values,
+            values: ManuallyDrop::new(new.values),
             max_value: capabilities.max_value,
         })))
     }

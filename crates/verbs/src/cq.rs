@@ -33,6 +33,8 @@ pub(crate) struct CqShared {
     pub(crate) unacknowledged: AtomicU32,
     /// Whether the next completion raises an event, or has raised one that nobody has read.
     pub(crate) armed: AtomicBool,
+    /// Number of events that have been read.
+    pub(crate) events: AtomicU32,
 }
 
 impl CqShared {
@@ -76,7 +78,7 @@ impl CompletionQueue {
             comp_vector: vector,
             channel: channel.map(|channel| channel.0.fd()),
         };
-        let new = context.inner().provider().create_cq(context.transport(), &request).map_err(|errno| {
+        let new = context.inner().ops().create_cq(context.transport(), &request).map_err(|errno| {
             Error::new(VERB, errno).or_detail(|| explain(context, errno, entries, vector))
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
@@ -86,6 +88,7 @@ impl CompletionQueue {
             channel: channel.map(|channel| channel.0.clone()),
             unacknowledged: AtomicU32::new(0),
             armed: AtomicBool::new(false),
+            events: AtomicU32::new(0),
         });
         if let Some(channel) = channel {
             channel.0.insert(&shared);
@@ -118,7 +121,8 @@ impl CompletionQueue {
     /// Completions that are there already raise no event: poll after arming, before waiting.
     ///
     /// # Errors
-    /// [`DeviceGone`](crate::ErrorKind::DeviceGone); [`InvalidInput`](crate::ErrorKind::InvalidInput) without a channel.
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone); [`InvalidInput`](crate::ErrorKind::InvalidInput) without a channel;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) for `solicited_only` on EFA.
     pub fn arm(&mut self, solicited_only: bool) -> Result<()> {
         const VERB: &str = "req_notify_cq";
         if self.shared.channel.is_none() {
@@ -127,9 +131,12 @@ impl CompletionQueue {
         let object = &self.shared.object;
         // Before the kernel is asked: the event may be read by another thread before it has answered.
         self.shared.armed.fetch_or(!solicited_only, Ordering::AcqRel);
-        self.ring.arm(object.transport(), object.handle(), solicited_only).map_err(|errno| {
+        let events = self.shared.events.load(Ordering::Acquire);
+        self.ring.arm(object.transport(), object.handle(), solicited_only, events).map_err(|errno| {
             self.shared.armed.store(false, Ordering::Release);
-            Error::new(VERB, errno)
+            let detail = (errno == Errno::EOPNOTSUPP && solicited_only)
+                .then(|| "the device cannot tell solicited completions apart".to_owned());
+            Error::new(VERB, errno).or_detail(|| detail)
         })
     }
 

@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod ah;
 mod attributes;
 mod channel;
 mod completion;
@@ -44,6 +45,7 @@ mod post;
 mod provider;
 mod qp;
 
+pub use ah::AddressHandle;
 pub use attributes::{
     DeviceAttributes, Gid, GidEntry, GidType, IpFamily, LinkLayer, Mtu, PortAttributes, PortState,
 };
@@ -58,8 +60,8 @@ pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
 pub use pd::ProtectionDomain;
 pub use post::{
-    Operation, Payload, PostError, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendBatch,
-    SendFlags, SendRequest,
+    Destination, Operation, Payload, PostError, PostReason, ReceiveRequest, RemoteMemory, ScatterGather,
+    SendBatch, SendFlags, SendRequest,
 };
 pub use qp::{
     AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use uverbs_ioctl::calls;
 use uverbs_ioctl::uapi::user_verbs::AllocPd;
 
+use crate::ah::AddressHandle;
 use crate::context::Context;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
 use crate::mr::{AccessFlags, MemoryRegion};
 use crate::object::{Object, destroy_shared};
-use crate::qp::{QueuePair, QueuePairInit};
+use crate::qp::{AddressVector, QueuePair, QueuePairInit};
 
 /// A protection domain, `struct ibv_pd`: what may work together. Copies are of the same domain.
 #[derive(Clone)]
@@ -60,11 +61,23 @@ impl ProtectionDomain {
         unsafe { MemoryRegion::borrow(self, start, length, access) }
     }
 
+    /// Creates an address handle, `ibv_create_ah`: where datagrams of QPs of this domain can go.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) on soft-RoCE;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) for an address that cannot be;
+    /// [`TimedOut`](crate::ErrorKind::TimedOut) (`ETIMEDOUT`) if no neighbour answers for the GID;
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    pub fn create_address_handle(&self, address: &AddressVector) -> Result<AddressHandle> {
+        AddressHandle::new(self, address)
+    }
+
     /// Creates a QP, `ibv_create_qp`.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if a capacity is beyond the device's limit, which the error
-    /// names; [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    /// names; [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device or its provider has no such type;
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
     pub fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<QueuePair> {
         QueuePair::create(self, init)
     }

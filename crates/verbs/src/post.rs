@@ -6,6 +6,7 @@ use bitflags::bitflags;
 use uverbs_ioctl::Errno;
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 
+use crate::ah::AddressHandle;
 use crate::error::Error;
 use crate::qp::{QueuePair, QueuePairState};
 
@@ -61,6 +62,17 @@ pub struct RemoteMemory {
     pub rkey: u32,
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// The port.
+    pub address: &'a AddressHandle,
+    /// The QP there.
+    pub qp_num: u32,
+    /// Its queue key.
+    pub qkey: u32,
+}
+
 /// Where the bytes of a send request come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
@@ -90,17 +102,24 @@ pub struct SendRequest<'a> {
     pub flags: SendFlags,
     /// With which bytes.
     pub payload: Payload<'a>,
+    /// To whom, for UD and SRD; `None` for a connected QP.
+    pub destination: Option<Destination<'a>>,
 }
 
 impl<'a> SendRequest<'a> {
     /// Sends registered memory.
     pub fn send(wr_id: u64, sges: &'a [ScatterGather]) -> Self {
-        Self { wr_id, operation: Operation::Send, flags: SendFlags::empty(), payload: Payload::Sges(sges) }
+        Self::with_payload(wr_id, Payload::Sges(sges))
     }
 
     /// Sends copies of the bytes in `parts`.
     pub fn send_inline(wr_id: u64, parts: &'a [&'a [u8]]) -> Self {
-        Self { wr_id, operation: Operation::Send, flags: SendFlags::empty(), payload: Payload::Inline(parts) }
+        Self::with_payload(wr_id, Payload::Inline(parts))
+    }
+
+    fn with_payload(wr_id: u64, payload: Payload<'a>) -> Self {
+        let flags = SendFlags::empty();
+        Self { wr_id, operation: Operation::Send, flags, payload, destination: None }
     }
 
     /// Writes registered memory to the peer's.
@@ -128,6 +147,13 @@ impl<'a> SendRequest<'a> {
             }
             Operation::RdmaRead(from) => Operation::RdmaRead(from),
         };
+        self
+    }
+
+    /// Says where a datagram goes.
+    #[must_use]
+    pub fn to(mut self, destination: Destination<'a>) -> Self {
+        self.destination = Some(destination);
         self
     }
 
@@ -256,6 +282,16 @@ pub enum PostReason {
         /// Bytes.
         length: u64,
     },
+    /// A datagram without a destination: `EINVAL`.
+    NoDestination,
+    /// A destination on a QP that is connected: `EINVAL`.
+    Connected,
+    /// An operation that QPs of this type or this device lack: `EINVAL`.
+    NoSuchOperation,
+    /// Flags that this device lacks: `EINVAL`.
+    NoSuchFlags(SendFlags),
+    /// A request without [`SIGNALED`](SendFlags::SIGNALED), where the device makes a completion for every one: `EINVAL`.
+    Unsignaled,
     /// The QP is in a state in which it takes no such request: `EINVAL`.
     WrongState(QueuePairState),
     /// All requests are in the queue, but the kernel could not be told, with the error number that it gave. They are
@@ -296,6 +332,14 @@ impl From<PostError> for Error {
             }
             PostReason::MessageTooLong { length } => format!("{length} bytes in one message"),
             PostReason::InlineRead => "an RDMA read into inline data".to_owned(),
+            PostReason::NoDestination => "a datagram without a destination".to_owned(),
+            PostReason::Connected => "a destination, but the QP is connected".to_owned(),
+            PostReason::NoSuchOperation => "QPs of this type or device lack the operation".to_owned(),
+            PostReason::NoSuchFlags(flags) => format!("the device does not know {flags:?}"),
+            PostReason::Unsignaled => {
+                "not signaled, but the device completes every request: flag it, or create the QP with signal_all"
+                    .to_owned()
+            }
             PostReason::WrongState(state) => format!("the QP is in state {state}"),
             PostReason::Doorbell(_) => "queued, but the device could not be told".to_owned(),
         };

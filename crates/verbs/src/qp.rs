@@ -29,12 +29,18 @@ use crate::provider::WorkRings;
 pub enum QueuePairType {
     /// RC: connected to one peer, every message arrives once and in order, or both ends hear of the failure.
     ReliableConnection,
+    /// UD: to any peer, one packet a message, which may be lost.
+    UnreliableDatagram,
+    /// SRD, EFA's: to any peer, every message arrives once or the sender hears of the failure, in any order.
+    ScalableReliableDatagram,
 }
 
 impl QueuePairType {
     fn number(self) -> u32 {
         match self {
             Self::ReliableConnection => qp_type::RC,
+            Self::UnreliableDatagram => qp_type::UD,
+            Self::ScalableReliableDatagram => qp_type::DRIVER,
         }
     }
 }
@@ -43,6 +49,8 @@ impl fmt::Display for QueuePairType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ReliableConnection => "RC",
+            Self::UnreliableDatagram => "UD",
+            Self::ScalableReliableDatagram => "SRD",
         })
     }
 }
@@ -150,8 +158,23 @@ pub struct QueuePairInit<'a> {
 impl<'a> QueuePairInit<'a> {
     /// An RC QP with the default capabilities, both queues completing on `cq`.
     pub fn reliable_connection(cq: &'a CompletionQueue) -> Self {
+        Self::of_type(QueuePairType::ReliableConnection, cq)
+    }
+
+    /// A UD QP with the default capabilities, both queues completing on `cq`.
+    pub fn unreliable_datagram(cq: &'a CompletionQueue) -> Self {
+        Self::of_type(QueuePairType::UnreliableDatagram, cq)
+    }
+
+    /// An SRD QP with the default capabilities, both queues completing on `cq`. EFA makes a completion for every request, so
+    /// `signal_all` is set.
+    pub fn scalable_reliable_datagram(cq: &'a CompletionQueue) -> Self {
+        Self { signal_all: true, ..Self::of_type(QueuePairType::ScalableReliableDatagram, cq) }
+    }
+
+    fn of_type(kind: QueuePairType, cq: &'a CompletionQueue) -> Self {
         Self {
-            kind: QueuePairType::ReliableConnection,
+            kind,
             send_cq: cq,
             recv_cq: cq,
             capabilities: QueuePairCapabilities::default(),
@@ -210,10 +233,9 @@ impl QueuePair {
             qp_type: init.kind.number(),
             flags: if init.signal_all { QpCreateFlags::SQ_SIG_ALL.bits() } else { 0 },
         };
-        let new = context
-            .provider()
-            .create_qp(context.transport(), &request)
-            .map_err(|errno| Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, &asked)))?;
+        let new = context.ops().create_qp(context.transport(), &request).map_err(|errno| {
+            Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, init.kind, &asked))
+        })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
         Ok(Self {
             object: Object::new(context, new.created.handle, destroy),
@@ -256,12 +278,15 @@ impl QueuePair {
     pub fn modify(&mut self, change: &ModifyQueuePair) -> Result<()> {
         let request = change.request(self.object.handle());
         let times = match change.state {
-            Some(QueuePairState::Reset) => self.object.context().provider().resets(),
+            Some(QueuePairState::Reset) => self.object.context().ops().resets(),
             _ => 1,
         };
         match (0..times).try_for_each(|_| calls::invoke(self.object.transport(), &request)) {
             Ok(()) => {
                 self.state = change.state.unwrap_or(self.state);
+                if change.state == Some(QueuePairState::Reset) {
+                    self.rings.reset();
+                }
                 self.takes_receives = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
                 Ok(())
             }
@@ -526,8 +551,12 @@ impl QueuePairAttributes {
 fn explain_create(
     context: &crate::context::ContextInner,
     errno: Errno,
+    kind: QueuePairType,
     asked: &QueuePairCapabilities,
 ) -> Option<String> {
+    if errno == Errno::EOPNOTSUPP {
+        return Some(format!("{} or its provider has no QPs of type {kind}", context.device().name()));
+    }
     let limits = context.limits().filter(|_| errno == Errno::EINVAL || errno == Errno::ENOMEM)?;
     let name = context.device().name();
     [

@@ -2,18 +2,20 @@
 //!
 //! A provider is one folder here and one line in [`PROVIDERS`].
 
+mod efa;
 mod rxe;
 
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
-use uverbs_ioctl::calls::{self, CqRequest, QpCreated, QpRequest};
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
+use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::completion::WorkCompletion;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendRequest};
 
-const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe];
+const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe, &efa::Efa];
 
 /// The provider for a driver.
 pub(crate) fn by_driver_id(id: u32) -> Option<&'static dyn Provider> {
@@ -25,7 +27,7 @@ pub(crate) fn driver_ids() -> Vec<u32> {
     PROVIDERS.iter().map(|provider| provider.driver_id()).collect()
 }
 
-/// One driver's part in creating objects.
+/// One driver.
 pub(crate) trait Provider: Sync {
     /// One of [`driver_id`](uverbs_ioctl::uapi::ioctl_verbs::driver_id).
     fn driver_id(&self) -> u32;
@@ -35,6 +37,12 @@ pub(crate) trait Provider: Sync {
     /// Versions of the driver's user ABI that it speaks.
     fn abi_versions(&self) -> RangeInclusive<u32>;
 
+    /// Makes the open file a context.
+    fn open(&self, transport: &dyn Transport) -> Result<(ContextInfo, Box<dyn ContextOps>), Errno>;
+}
+
+/// One driver's part in creating the objects of one context.
+pub(crate) trait ContextOps: Send + Sync {
     /// Creates a CQ and maps its ring. Nothing is left of it if that fails.
     fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno>;
 
@@ -45,6 +53,13 @@ pub(crate) trait Provider: Sync {
     fn resets(&self) -> usize {
         1
     }
+
+    /// Creates an address handle.
+    fn create_address_handle(
+        &self,
+        transport: &dyn Transport,
+        request: &CreateAh,
+    ) -> Result<NewAddressHandle, Errno>;
 
     /// Creates a completion counter. The kernel keeps its values unless the driver has another place for them.
     fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
@@ -63,6 +78,13 @@ pub(crate) struct NewCq {
 pub(crate) struct NewQp {
     pub(crate) created: QpCreated,
     pub(crate) rings: Box<dyn WorkRings>,
+}
+
+/// An address handle just made.
+pub(crate) struct NewAddressHandle {
+    pub(crate) handle: u32,
+    /// The device's name for it, in send requests.
+    pub(crate) number: u32,
 }
 
 /// A completion counter just made.
@@ -91,8 +113,14 @@ pub(crate) trait CompletionRing: Send + Sync {
     /// Takes completions, oldest first, and says how many there were.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
-    /// Asks for one event when the next completion arrives.
-    fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool) -> Result<(), Errno>;
+    /// Asks for one event when the next completion arrives. So many events of this CQ have been read.
+    fn arm(
+        &mut self,
+        transport: &dyn Transport,
+        cq: u32,
+        solicited_only: bool,
+        events: u32,
+    ) -> Result<(), Errno>;
 }
 
 /// The user's side of a QP's two queues.
@@ -131,4 +159,7 @@ pub(crate) trait WorkRings: Send + Sync {
 
     /// Why this one did not go.
     fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason;
+
+    /// Begins anew: the QP has been moved to RESET.
+    fn reset(&mut self) {}
 }

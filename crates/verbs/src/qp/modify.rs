@@ -1,7 +1,7 @@
 //! Changing a QP's state, and saying why it could not be done.
 
 use uverbs_ioctl::Errno;
-use uverbs_ioctl::uapi::user_verbs::{ModifyQp, QpDest};
+use uverbs_ioctl::uapi::user_verbs::{AhAttr, GlobalRoute as RawGlobalRoute, ModifyQp, QpDest};
 use uverbs_ioctl::uapi::values::QpAttrMask as Mask;
 
 use super::{QueuePairState, QueuePairType};
@@ -60,7 +60,7 @@ pub struct ModifyQueuePair {
 }
 
 impl ModifyQueuePair {
-    /// From RESET to INIT.
+    /// From RESET to INIT, for connected QPs.
     pub fn init(port: u8, access: AccessFlags) -> Self {
         Self {
             state: Some(QueuePairState::Init),
@@ -98,6 +98,28 @@ impl ModifyQueuePair {
             max_rd_atomic: Some(1),
             ..Self::default()
         }
+    }
+
+    /// From RESET to INIT, for UD and SRD. Only messages with that queue key arrive.
+    pub fn datagram_init(port: u8, qkey: u32) -> Self {
+        Self {
+            state: Some(QueuePairState::Init),
+            pkey_index: Some(0),
+            port: Some(port),
+            qkey: Some(qkey),
+            ..Self::default()
+        }
+    }
+
+    /// From INIT to RTR, for UD and SRD.
+    pub fn datagram_ready_to_receive() -> Self {
+        Self::to(QueuePairState::ReadyToReceive)
+    }
+
+    /// From RTR to RTS, for UD and SRD, starting to send with this sequence number. How often SRD tries again where a peer has no
+    /// receive stays the device's choice.
+    pub fn datagram_ready_to_send(sq_psn: u32) -> Self {
+        Self { state: Some(QueuePairState::ReadyToSend), sq_psn: Some(sq_psn), ..Self::default() }
     }
 
     /// To a state that needs nothing else: RESET or ERR.
@@ -162,9 +184,8 @@ impl ModifyQueuePair {
     /// Why the kernel refused it, for a QP that is in `from`.
     #[cold]
     pub(super) fn explain(&self, errno: Errno, kind: QueuePairType, from: QueuePairState) -> Option<String> {
-        let dgid = self.address.and_then(|address| address.global_route).map(|route| route.dgid);
-        match (errno, dgid) {
-            (Errno::EINVAL, _) => {
+        match errno {
+            Errno::EINVAL => {
                 let to = self.state.unwrap_or(from);
                 let Some((required, optional)) = transition(kind, from, to) else {
                     let allowed: Vec<_> = QueuePairState::ALL
@@ -188,26 +209,14 @@ impl ModifyQueuePair {
                 }
                 match (reasons.is_empty(), self.address) {
                     (false, _) => Some(format!("{kind} {from} to {to} {}", reasons.join(" and "))),
-                    (true, Some(AddressVector { global_route: None, .. })) => {
-                        Some("the address has no global route, which RoCE needs".to_owned())
-                    }
-                    (true, Some(AddressVector { global_route: Some(route), .. })) => Some(format!(
-                        "a value is out of range, or {} and GID index {} are not of one address family",
-                        route.dgid, route.sgid_index
-                    )),
+                    (true, Some(address)) => address.explain(errno),
                     (true, None) if from == QueuePairState::SendQueueDrained => Some(format!(
                         "{kind} {from} to {to}: a value is out of range, or the send queue is still draining"
                     )),
                     (true, None) => Some(format!("{kind} {from} to {to}: a value is out of range")),
                 }
             }
-            (Errno::ETIMEDOUT, Some(dgid)) => Some(format!("no neighbour answers for {dgid}")),
-            (Errno::EHOSTUNREACH | Errno::ENETUNREACH, Some(dgid)) => Some(format!("no route to {dgid}")),
-            (Errno::ENODATA | Errno::ENOENT, _) => {
-                let index = self.address?.global_route?.sgid_index;
-                Some(format!("GID index {index} is empty"))
-            }
-            _ => None,
+            _ => self.address?.explain(errno),
         }
     }
 }
@@ -234,6 +243,47 @@ impl AddressVector {
     pub fn global(port: u8, dgid: Gid, sgid_index: u8) -> Self {
         let route = GlobalRoute { dgid, sgid_index, hop_limit: 64, traffic_class: 0, flow_label: 0 };
         Self { port, global_route: Some(route), ..Self::default() }
+    }
+
+    /// Why the kernel refused it.
+    #[cold]
+    pub(crate) fn explain(&self, errno: Errno) -> Option<String> {
+        let Some(route) = self.global_route else {
+            return (errno == Errno::EINVAL)
+                .then(|| "the address has no global route, which RoCE and EFA need".to_owned());
+        };
+        let GlobalRoute { dgid, sgid_index, .. } = route;
+        match errno {
+            Errno::EINVAL => Some(format!(
+                "a value is out of range, or {dgid} and GID index {sgid_index} are not of one address family"
+            )),
+            Errno::ETIMEDOUT => Some(format!("no neighbour answers for {dgid}")),
+            Errno::EHOSTUNREACH | Errno::ENETUNREACH => Some(format!("no route to {dgid}")),
+            Errno::ENODATA | Errno::ENOENT => Some(format!("GID index {sgid_index} is empty")),
+            _ => None,
+        }
+    }
+
+    /// As the kernel takes it for an address handle.
+    pub(crate) fn attributes(&self) -> AhAttr {
+        let route = self.global_route.unwrap_or_default();
+        AhAttr {
+            grh: RawGlobalRoute {
+                dgid: route.dgid.0,
+                flow_label: route.flow_label,
+                sgid_index: route.sgid_index,
+                hop_limit: route.hop_limit,
+                traffic_class: route.traffic_class,
+                ..Default::default()
+            },
+            dlid: self.dlid,
+            sl: self.service_level,
+            src_path_bits: self.source_path_bits,
+            static_rate: self.static_rate,
+            is_global: u8::from(self.global_route.is_some()),
+            port_num: self.port,
+            ..Default::default()
+        }
     }
 
     fn dest(&self) -> QpDest {
@@ -273,7 +323,9 @@ pub struct GlobalRoute {
 /// Attributes that a transition must have and may have besides the state; nothing if there is no such transition.
 fn transition(kind: QueuePairType, from: QueuePairState, to: QueuePairState) -> Option<(Mask, Mask)> {
     use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
-    let QueuePairType::ReliableConnection = kind;
+    if kind != QueuePairType::ReliableConnection {
+        return datagram_transition(kind, from, to);
+    }
     let none = Mask::empty();
     let path = Mask::ALT_PATH | Mask::ACCESS_FLAGS | Mask::PATH_MIG_STATE | Mask::MIN_RNR_TIMER;
     let port = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
@@ -314,6 +366,36 @@ fn transition(kind: QueuePairType, from: QueuePairState, to: QueuePairState) -> 
     })
 }
 
+/// The same for UD and SRD, which differ in one attribute.
+fn datagram_transition(
+    kind: QueuePairType,
+    from: QueuePairState,
+    to: QueuePairState,
+) -> Option<(Mask, Mask)> {
+    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    let none = Mask::empty();
+    let port = Mask::PKEY_INDEX | Mask::PORT | Mask::QKEY;
+    let pkey = Mask::PKEY_INDEX | Mask::QKEY;
+    let sending = Mask::CUR_STATE | Mask::QKEY;
+    let retries = match kind {
+        QueuePairType::ScalableReliableDatagram => Mask::RNR_RETRY,
+        _ => none,
+    };
+    Some(match (from, to) {
+        (_, Reset) => (none, none),
+        (Reset, Init) => (port, none),
+        (Reset, _) => return None,
+        (_, Error) => (none, none),
+        (Init, Init) => (none, port),
+        (Init, ReadyToReceive) => (none, pkey),
+        (ReadyToReceive, ReadyToSend) => (Mask::SQ_PSN, sending | retries),
+        (ReadyToSend | SendQueueDrained | SendQueueError, ReadyToSend) => (none, sending),
+        (ReadyToSend, SendQueueDrained) => (none, Mask::EN_SQD_ASYNC_NOTIFY),
+        (SendQueueDrained, SendQueueDrained) => (none, pkey),
+        _ => return None,
+    })
+}
+
 /// The names of attributes as libibverbs has them in `enum ibv_qp_attr_mask`, without the prefix.
 fn names(mask: Mask) -> String {
     mask.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
@@ -341,6 +423,25 @@ mod tests {
             assert_eq!(required - change.mask(), Mask::empty());
             assert_eq!(change.mask() - required - optional, Mask::STATE);
         }
+    }
+
+    #[test]
+    fn datagram_presets_have_what_their_transitions_need() {
+        use QueuePairType::{ScalableReliableDatagram, UnreliableDatagram};
+        for kind in [UnreliableDatagram, ScalableReliableDatagram] {
+            for (from, change) in [
+                (Reset, ModifyQueuePair::datagram_init(1, 7)),
+                (Init, ModifyQueuePair::datagram_ready_to_receive()),
+                (ReadyToReceive, ModifyQueuePair::datagram_ready_to_send(0)),
+            ] {
+                let (required, optional) = transition(kind, from, change.state.unwrap()).unwrap();
+                assert_eq!(required - change.mask(), Mask::empty());
+                assert_eq!(change.mask() - required - optional, Mask::STATE);
+            }
+        }
+        let change = ModifyQueuePair::init(1, AccessFlags::empty());
+        let text = change.explain(Errno::EINVAL, ScalableReliableDatagram, Reset).unwrap();
+        assert_eq!(text, "SRD RESET to INIT misses QKEY and does not take ACCESS_FLAGS");
     }
 
     #[test]

@@ -5,12 +5,13 @@ mod ring;
 
 use std::ops::RangeInclusive;
 
-use uverbs_ioctl::calls::{self, CqRequest, QpRequest};
-use uverbs_ioctl::uapi::ioctl_verbs::driver_id;
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest};
+use uverbs_ioctl::uapi::ioctl_verbs::{driver_id, qp_type};
 use uverbs_ioctl::uapi::rxe::{CreateCqResp, CreateQpResp};
+use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::{Errno, Transport};
 
-use super::{NewCq, NewQp, Provider};
+use super::{ContextOps, NewAddressHandle, NewCq, NewQp, Provider};
 use queues::{Completions, Work};
 
 pub(super) struct Rxe;
@@ -29,9 +30,15 @@ impl Provider for Rxe {
         if cfg!(target_pointer_width = "64") { 1..=2 } else { 2..=2 }
     }
 
+    fn open(&self, transport: &dyn Transport) -> Result<(ContextInfo, Box<dyn ContextOps>), Errno> {
+        Ok((calls::get_context(transport, &(), &mut ())?, Box::new(Self)))
+    }
+}
+
+impl ContextOps for Rxe {
     fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno> {
         let mut response = CreateCqResp::default();
-        let (handle, entries) = calls::create_cq(transport, request, &mut response)?;
+        let (handle, entries) = calls::create_cq(transport, request, &(), &mut response)?;
         match Completions::map(transport, &response.mi) {
             Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
             Err(errno) => {
@@ -43,8 +50,11 @@ impl Provider for Rxe {
     }
 
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
+        if request.qp_type != qp_type::RC {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let mut response = CreateQpResp::default();
-        let mut created = calls::create_qp(transport, request, &mut response)?;
+        let mut created = calls::create_qp(transport, request, &(), &mut response)?;
         match Work::map(transport, &response, &created.cap) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
@@ -56,6 +66,10 @@ impl Provider for Rxe {
                 Err(errno)
             }
         }
+    }
+
+    fn create_address_handle(&self, _: &dyn Transport, _: &CreateAh) -> Result<NewAddressHandle, Errno> {
+        Err(Errno::EOPNOTSUPP)
     }
 
     fn resets(&self) -> usize {

@@ -36,7 +36,7 @@ impl CompletionRing for Completions {
         count as usize
     }
 
-    fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool) -> Result<(), Errno> {
+    fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool, _: u32) -> Result<(), Errno> {
         transport.doorbell(Doorbell::Arm { cq, solicited_only })
     }
 }
@@ -89,6 +89,9 @@ impl WorkRings for Work {
             }
             Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
         };
+        if request.destination.is_some() {
+            return Err(PostReason::Connected);
+        }
         let mut flags = request.flags.bits();
         let (length, num_sge) = match request.payload {
             Payload::Sges(sges) => (total_length(sges, self.max_send_sge)?, sges.len() as u32),

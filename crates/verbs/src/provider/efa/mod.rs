@@ -1,0 +1,227 @@
+//! Amazon's Elastic Fabric Adapter, driver `efa`: `rdma/efa-abi.h`, and queues as the device has them.
+
+mod cq;
+mod mmio;
+mod qp;
+mod requests;
+mod wire;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest};
+use uverbs_ioctl::uapi::efa::{
+    ABI_VERSION, AllocUcontextCaps, AllocUcontextCmd, AllocUcontextResp, CmdsSuppUdata, CreateAhResp,
+    CreateCq, CreateCqFlags, CreateCqResp, CreateQp, CreateQpResp, DeviceCaps, QueryDeviceResp,
+    create_comp_cntr_attr, driver_qp_type,
+};
+use uverbs_ioctl::uapi::ioctl_verbs::{
+    BufferDesc, QpCap, QpCreateFlags, buffer_type, comp_cntr_entry, driver_id, qp_type,
+};
+use uverbs_ioctl::uapi::user_verbs::{CreateAh, ExQueryDevice};
+use uverbs_ioctl::{Errno, Transport};
+
+use super::{ContextOps, CounterValues, NewAddressHandle, NewCounter, NewCq, NewQp, Provider};
+use crate::memory::Memory;
+use cq::Completions;
+use qp::{Layout, Work};
+use requests::Table;
+use wire::{COMPLETION, INLINE_SHORT, ReceiveBuffer, SEND_BUFFERS, SEND_LONG, SEND_SHORT};
+
+pub(super) struct Efa;
+
+impl Provider for Efa {
+    fn driver_id(&self) -> u32 {
+        driver_id::EFA
+    }
+
+    fn name(&self) -> &'static str {
+        "efa"
+    }
+
+    fn abi_versions(&self) -> RangeInclusive<u32> {
+        ABI_VERSION..=ABI_VERSION
+    }
+
+    fn open(&self, transport: &dyn Transport) -> Result<(ContextInfo, Box<dyn ContextOps>), Errno> {
+        let understood = AllocUcontextCaps::TX_BATCH | AllocUcontextCaps::MIN_SQ_WR;
+        let request = AllocUcontextCmd { supported_caps: understood.bits(), ..Default::default() };
+        let mut limits = AllocUcontextResp::default();
+        let info = calls::get_context(transport, &request, &mut limits)?;
+        let answers = CmdsSuppUdata::from_bits_retain(limits.cmds_supp_udata_mask);
+        if !answers.contains(CmdsSuppUdata::CREATE_AH | CmdsSuppUdata::QUERY_DEVICE) {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        let mut device = QueryDeviceResp::default();
+        calls::invoke_for_driver(transport, &ExQueryDevice::default(), &mut device)?;
+        let capabilities = DeviceCaps::from_bits_retain(device.device_caps);
+        Ok((info, Box::new(Opened { limits, device, capabilities, table: Arc::default() })))
+    }
+}
+
+/// An open device.
+struct Opened {
+    limits: AllocUcontextResp,
+    device: QueryDeviceResp,
+    capabilities: DeviceCaps,
+    table: Arc<Table>,
+}
+
+impl Opened {
+    /// How a QP can be made that has what was asked for. `EINVAL` if it cannot.
+    fn layout(&self, request: &QpRequest) -> Result<Layout, Errno> {
+        let asked = &request.cap;
+        let is_srd = request.qp_type == qp_type::DRIVER;
+        let writes = is_srd && self.capabilities.contains(DeviceCaps::RDMA_WRITE);
+        // Inline bytes of a write are behind its target, for which short requests have no room.
+        let long = asked.max_inline_data > INLINE_SHORT || (writes && asked.max_inline_data > 0);
+        let request_size = if long { SEND_LONG } else { SEND_SHORT };
+        let most_inline = u32::from(self.limits.inline_buf_size.max(self.limits.inline_buf_size_ex));
+        let max_send_sge = asked.max_send_sge.max(1);
+        let max_recv_sge = asked.max_recv_sge.max(1);
+        if max_send_sge > SEND_BUFFERS.min(self.device.max_sq_sge.into())
+            || max_recv_sge > self.device.max_rq_sge.into()
+            || asked.max_inline_data > most_inline
+        {
+            return Err(Errno::EINVAL);
+        }
+        let power = |number: u32| number.checked_next_power_of_two().ok_or(Errno::EINVAL);
+        let depth = power(asked.max_send_wr.max(self.limits.min_sq_wr.into()))?;
+        let buffers = asked.max_recv_wr.max(1).checked_mul(max_recv_sge).ok_or(Errno::EINVAL)?;
+        let receive_buffers = power(buffers)?;
+        let bytes = u64::from(depth) * request_size as u64;
+        if bytes > self.limits.max_llq_size.into() || receive_buffers > 1 << 15 || depth > 1 << 15 {
+            return Err(Errno::EINVAL);
+        }
+        let max_batch = match usize::from(self.limits.max_tx_batch) {
+            0 => depth as usize,
+            units => (units * SEND_SHORT / request_size).max(1),
+        };
+        // A device with a least depth takes no doorbell for a whole queue.
+        let whole = depth as usize - usize::from(self.limits.min_sq_wr > 0 && depth > 1);
+        Ok(Layout {
+            cap: QpCap {
+                max_send_wr: depth,
+                max_recv_wr: receive_buffers / max_recv_sge,
+                max_send_sge,
+                max_recv_sge,
+                max_inline_data: asked.max_inline_data,
+            },
+            request_size,
+            receive_buffers,
+            max_batch: max_batch.min(whole),
+            signal_all: request.flags & QpCreateFlags::SQ_SIG_ALL.bits() != 0,
+            reads: is_srd && self.capabilities.contains(DeviceCaps::RDMA_READ),
+            writes,
+            has_header: !is_srd,
+        })
+    }
+}
+
+impl ContextOps for Opened {
+    fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno> {
+        let mut flags = CreateCqFlags::empty();
+        if request.channel.is_some() {
+            if !self.capabilities.contains(DeviceCaps::CQ_NOTIFICATIONS) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            flags |= CreateCqFlags::WITH_COMPLETION_CHANNEL;
+        }
+        let cqe = request.cqe.checked_next_power_of_two().ok_or(Errno::EINVAL)?;
+        let parts = self.limits.sub_cqs_per_cq;
+        let driver = CreateCq {
+            cq_entry_size: COMPLETION as u32,
+            num_sub_cqs: parts,
+            flags: flags.bits(),
+            ..Default::default()
+        };
+        let mut response = CreateCqResp::default();
+        let request = CqRequest { cqe, ..*request };
+        let (handle, entries) = calls::create_cq(transport, &request, &driver, &mut response)?;
+        match Completions::map(transport, &response, entries, parts, self.table.clone()) {
+            Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
+            Err(errno) => {
+                // The error that matters is the first.
+                let _ = calls::destroy_cq(transport, handle);
+                Err(errno)
+            }
+        }
+    }
+
+    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
+        if !matches!(request.qp_type, qp_type::UD | qp_type::DRIVER) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let layout = self.layout(request)?;
+        let driver = CreateQp {
+            rq_ring_size: layout.receive_buffers * size_of::<ReceiveBuffer>() as u32,
+            sq_ring_size: layout.cap.max_send_wr * layout.request_size as u32,
+            driver_qp_type: driver_qp_type::SRD,
+            ..Default::default()
+        };
+        let mut response = CreateQpResp::default();
+        let request = QpRequest { cap: layout.cap, ..*request };
+        let mut created = calls::create_qp(transport, &request, &driver, &mut response)?;
+        created.cap = layout.cap;
+        match Work::map(transport, &response, layout, created.qp_num, self.table.clone()) {
+            Ok(rings) => Ok(NewQp { created, rings: Box::new(rings) }),
+            Err(errno) => {
+                let _ = calls::destroy_qp(transport, created.handle);
+                Err(errno)
+            }
+        }
+    }
+
+    fn create_address_handle(
+        &self,
+        transport: &dyn Transport,
+        request: &CreateAh,
+    ) -> Result<NewAddressHandle, Errno> {
+        let mut response = CreateAhResp::default();
+        let created = calls::invoke_for_driver(transport, request, &mut response)?;
+        Ok(NewAddressHandle { handle: created.ah_handle, number: response.efa_address_handle.into() })
+    }
+
+    fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
+        let values = InMemory::new()?;
+        let place = |entry| BufferDesc {
+            r#type: buffer_type::VA,
+            addr: values.word(entry).expose_provenance() as u64,
+            length: size_of::<u64>() as u64,
+            ..Default::default()
+        };
+        let places = [
+            (create_comp_cntr_attr::COMP_BUFFER, place(comp_cntr_entry::COMP)),
+            (create_comp_cntr_attr::ERR_BUFFER, place(comp_cntr_entry::ERR)),
+        ];
+        // SAFETY: both attributes take such a description; the words are in memory that the counter owns and that goes only after it
+        // has been destroyed.
+        let handle = unsafe { calls::create_comp_cntr_in(transport, &places) }?;
+        Ok(NewCounter { handle, values: Box::new(values) })
+    }
+}
+
+/// The values of a completion counter in a page of their own, where the device writes them.
+struct InMemory(Memory);
+
+impl InMemory {
+    fn new() -> Result<Self, Errno> {
+        let page = rustix::param::page_size();
+        Memory::anonymous(page).map(Self).map_err(|error| Errno::from_raw(error.errno()))
+    }
+
+    /// Where the value of an entry of `enum ib_uverbs_comp_cntr_entry` is.
+    #[inline]
+    fn word(&self, entry: u32) -> *mut u64 {
+        self.0.as_ptr().cast::<u64>().wrapping_add((entry == comp_cntr_entry::ERR).into())
+    }
+}
+
+impl CounterValues for InMemory {
+    #[inline]
+    fn read(&self, _: &dyn Transport, _: &Mutex<u32>, entry: u32) -> Result<u64, Errno> {
+        // SAFETY: the first two words of a page, which is mapped as long as `self` is there.
+        Ok(unsafe { mmio::load(self.word(entry)) })
+    }
+}
