@@ -1,6 +1,7 @@
 //! Integration tests: they run on a real device, as root, usually inside a virtual machine (`cargo xtask test`).
 //!
 //! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none all tests are ignored.
+//! On an EFA device, the tests of [`efa`] run and no others.
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
@@ -13,6 +14,7 @@ mod context;
 mod counters;
 mod cq;
 mod device;
+mod efa;
 mod errors;
 mod lifetime;
 mod memory;
@@ -44,6 +46,8 @@ enum Kind {
     /// A test that runs in a child process of its own, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
     /// closed.
     Unplugging,
+    /// A test that runs in this process, on EFA. The others do not run there.
+    Efa,
     /// What a child process does for a test.
     Part,
 }
@@ -73,6 +77,7 @@ const MODULES: &[&[Case]] = &[
     lifetime::CASES,
     cli::CASES,
     counters::CASES,
+    efa::CASES,
 ];
 
 impl Case {
@@ -88,6 +93,7 @@ impl Case {
 
     fn trial(self, there: &There) -> Trial {
         let ignored = !there.device
+            || there.efa != (self.kind == Kind::Efa)
             || self.kind == Kind::Counting && !there.counters
             || self.kind == Kind::Unplugging && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
@@ -106,6 +112,7 @@ impl Case {
 struct There {
     device: bool,
     counters: bool,
+    efa: bool,
 }
 
 fn main() -> ExitCode {
@@ -115,7 +122,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let device = common::device_is_named() || !uverbs::Device::list().unwrap_or_default().is_empty();
-    let there = There { device, counters: device && counters::are_expected() };
+    let efa = device && common::open().provider() == "efa";
+    let there = There { device, counters: device && counters::are_expected(), efa };
     let tests = Case::all().filter(|case| case.kind != Kind::Part).map(|case| case.trial(&there)).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

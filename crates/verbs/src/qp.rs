@@ -8,7 +8,7 @@ use std::sync::Arc;
 use uverbs_ioctl::calls::{self, QpRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::{QpCap, QpCreateFlags, qp_type};
 use uverbs_ioctl::uapi::user_verbs::{QueryQp, QueryQpResp};
-use uverbs_ioctl::uapi::values::{QpAttrMask, qp_state};
+use uverbs_ioctl::uapi::values::qp_state;
 use uverbs_ioctl::{Errno, Transport};
 
 pub use modify::{AddressVector, GlobalRoute, ModifyQueuePair};
@@ -308,7 +308,7 @@ impl QueuePair {
         // The kernel fills in everything whatever the mask; drivers may look at it.
         let request = QueryQp {
             qp_handle: self.object.handle(),
-            attr_mask: QpAttrMask::all().bits(),
+            attr_mask: self.object.context().ops().qp_attributes().bits(),
             ..Default::default()
         };
         let response = calls::invoke(self.object.transport(), &request)

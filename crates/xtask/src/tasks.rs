@@ -96,7 +96,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
         step(&format!("integration tests on kernel {}", kernel.name()), &|| integration(*kernel));
     }
     step("completion counters on a soft-RoCE that has them", &counters);
-    step("the EFA model under the kernel's driver and rdma-core", &efa);
+    step("EFA: the model under the kernel's driver, uverbs and rdma-core", &efa);
     step("interoperability with rdma-core", &|| {
         ensure!(interop::run(Line::V7_3)?, "some pairs failed");
         Ok(())
@@ -144,13 +144,17 @@ fn counters() -> Result<()> {
     Ok(())
 }
 
-/// The kernel's driver finds the model's device, and rdma-core's provider opens it.
+/// The tests of EFA, and counters of every operation, on the model; rdma-core's provider opens it too.
 fn efa() -> Result<()> {
-    let mut vm = Vm::command(Line::V7_3, ["ibv_devinfo", "-d", "efa_0"]);
+    let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
+    let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
+    let script = "integration efa && uverbs counters run -d efa_0 --errors && ibv_devinfo -d efa_0";
+    vm.command = ["sh", "-c", script].map(Into::into).to_vec();
     vm.device = Device::Efa;
     vm.reference = true;
+    vm.environment.push(("UVERBS_TEST_DEVICE", "efa_0".to_owned()));
     let status = patiently(&vm)?;
-    ensure!(status == 0, "ibv_devinfo ended with status {status}");
+    ensure!(status == 0, "the tests ended with status {status}");
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use parking_lot::Mutex;
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
+use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::completion::WorkCompletion;
@@ -48,6 +49,11 @@ pub(crate) trait ContextOps: Send + Sync {
 
     /// Creates a QP and maps its rings. Nothing is left of it if that fails.
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
+
+    /// Attributes of a QP that can be asked for.
+    fn qp_attributes(&self) -> QpAttrMask {
+        QpAttrMask::all()
+    }
 
     /// How often a QP is to be moved to RESET until it has forgotten its sends.
     fn resets(&self) -> usize {

@@ -185,7 +185,8 @@ impl ModifyQueuePair {
     #[cold]
     pub(super) fn explain(&self, errno: Errno, kind: QueuePairType, from: QueuePairState) -> Option<String> {
         match errno {
-            Errno::EINVAL => {
+            // EFA says the latter of what it does not take.
+            Errno::EINVAL | Errno::EOPNOTSUPP => {
                 let to = self.state.unwrap_or(from);
                 let Some((required, optional)) = transition(kind, from, to) else {
                     let allowed: Vec<_> = QueuePairState::ALL

@@ -20,6 +20,7 @@ use uverbs_ioctl::uapi::ioctl_verbs::{
     BufferDesc, QpCap, QpCreateFlags, buffer_type, comp_cntr_entry, driver_id, qp_type,
 };
 use uverbs_ioctl::uapi::user_verbs::{CreateAh, ExQueryDevice};
+use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
 
 use super::{ContextOps, CounterValues, NewAddressHandle, NewCounter, NewCq, NewQp, Provider};
@@ -173,11 +174,24 @@ impl ContextOps for Opened {
         }
     }
 
+    fn qp_attributes(&self) -> QpAttrMask {
+        QpAttrMask::STATE
+            | QpAttrMask::PORT
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::QKEY
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::CAP
+    }
+
     fn create_address_handle(
         &self,
         transport: &dyn Transport,
         request: &CreateAh,
     ) -> Result<NewAddressHandle, Errno> {
+        // The driver would take the GID of zeros that there is without.
+        if request.attr.is_global == 0 {
+            return Err(Errno::EINVAL);
+        }
         let mut response = CreateAhResp::default();
         let created = calls::invoke_for_driver(transport, request, &mut response)?;
         Ok(NewAddressHandle { handle: created.ah_handle, number: response.efa_address_handle.into() })
