@@ -110,7 +110,7 @@ impl Success<'_> {
         }
     }
 
-    /// Bytes received, or read by an RDMA read or atomic. Means nothing for other operations.
+    /// Bytes received, or read by an RDMA read (zero on EFA, which does not tell) or atomic. Means nothing for other operations.
     #[inline]
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len

@@ -284,6 +284,8 @@ pub enum PostReason {
     },
     /// A datagram without a destination: `EINVAL`.
     NoDestination,
+    /// A QP number that there cannot be: `EINVAL`.
+    NoSuchQueuePair(u32),
     /// A destination on a QP that is connected: `EINVAL`.
     Connected,
     /// An operation that QPs of this type or this device lack: `EINVAL`.
@@ -333,6 +335,7 @@ impl From<PostError> for Error {
             PostReason::MessageTooLong { length } => format!("{length} bytes in one message"),
             PostReason::InlineRead => "an RDMA read into inline data".to_owned(),
             PostReason::NoDestination => "a datagram without a destination".to_owned(),
+            PostReason::NoSuchQueuePair(number) => format!("{number:#x} is no QP number of this device"),
             PostReason::Connected => "a destination, but the QP is connected".to_owned(),
             PostReason::NoSuchOperation => "QPs of this type or device lack the operation".to_owned(),
             PostReason::NoSuchFlags(flags) => format!("the device does not know {flags:?}"),

@@ -149,6 +149,8 @@ impl WorkRings for Work {
         };
         self.check_flags(request.flags)?;
         let destination = request.destination.ok_or(PostReason::NoDestination)?;
+        let dest_qp_num =
+            u16::try_from(destination.qp_num).map_err(|_| PostReason::NoSuchQueuePair(destination.qp_num))?;
 
         // The head, then where an RDMA operation goes, then buffers or inline bytes.
         let mut bytes = [0; SEND_LONG];
@@ -199,7 +201,7 @@ impl WorkRings for Work {
             identifier: identifier.into(),
             control,
             control2: control2::FIRST | control2::LAST | control2::WANT_COMPLETION | self.phase(number),
-            dest_qp_num: (destination.qp_num as u16).into(),
+            dest_qp_num: dest_qp_num.into(),
             length: (length as u16).into(),
             immediate: immediate.unwrap_or_default().into(),
             address_handle: (destination.address.number() as u16).into(),

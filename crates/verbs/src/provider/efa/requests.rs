@@ -134,3 +134,59 @@ impl Lookup<'_> {
         self.0.get(usize::from(qp_num))?.queues.as_deref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_come_back_in_any_order_and_are_unique() {
+        let requests = Requests::new(3, 5);
+        let first: Vec<_> =
+            (0..3).map(|count| requests.take(count, 10 + u64::from(count)).unwrap()).collect();
+        assert_eq!(requests.take(3, 13), None);
+        assert_eq!(requests.complete(first[2]), Some(12));
+        let again = requests.take(3, 13).unwrap();
+        assert_eq!(again, first[2]);
+        assert_eq!(requests.take(4, 14), None);
+        for (identifier, wr_id) in [(first[1], 11), (again, 13), (first[0], 10)] {
+            assert_eq!(requests.complete(identifier), Some(wr_id));
+        }
+        let mut last: Vec<_> = (4..7).map(|count| requests.take(count, 0).unwrap()).collect();
+        last.sort_unstable();
+        last.dedup();
+        assert_eq!(last.len(), 3);
+    }
+
+    #[test]
+    fn what_is_taken_and_not_shown_can_be_taken_again() {
+        let requests = Requests::new(4, 0);
+        let shown = requests.take(0, 1).unwrap();
+        let dropped = requests.take(1, 2).unwrap();
+        assert_eq!(requests.complete(shown), Some(1));
+        assert_eq!(requests.take(1, 3), Some(dropped));
+        assert_eq!(requests.complete(dropped), Some(3));
+    }
+
+    #[test]
+    fn completions_of_another_generation_are_nobodys() {
+        let table = Table::default();
+        let old = table.insert(7, 16, 16, false);
+        let left_behind = old.sends.take(0, 1).unwrap();
+        let new = table.insert(7, 16, 16, false);
+        assert_eq!(table.lock().get(7).unwrap().sends.complete(left_behind), None);
+        // The old QP goes late, and takes nothing with it.
+        table.remove(7, &old);
+        assert!(table.lock().get(7).is_some());
+        table.remove(7, &new);
+        assert!(table.lock().get(7).is_none());
+        assert!(table.lock().get(8).is_none());
+    }
+
+    #[test]
+    fn identifiers_of_a_queue_as_long_as_can_be_have_no_generation() {
+        let requests = Requests::new(1 << 16, 3);
+        let last = (0..1 << 16).map(|count| requests.take(count, count.into()).unwrap()).last().unwrap();
+        assert_eq!(requests.complete(last), Some(0xffff));
+    }
+}
