@@ -13,6 +13,7 @@ mod common;
 mod context;
 mod counters;
 mod cq;
+mod datagram;
 mod device;
 mod efa;
 mod errors;
@@ -73,6 +74,7 @@ const MODULES: &[&[Case]] = &[
     channel::CASES,
     qp::CASES,
     traffic::CASES,
+    datagram::CASES,
     errors::CASES,
     lifetime::CASES,
     cli::CASES,

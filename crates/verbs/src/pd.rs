@@ -64,7 +64,7 @@ impl ProtectionDomain {
     /// Creates an address handle, `ibv_create_ah`: where datagrams of QPs of this domain can go.
     ///
     /// # Errors
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) on soft-RoCE;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) on soft-RoCE before Linux 5.16;
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) for an address that cannot be;
     /// [`TimedOut`](crate::ErrorKind::TimedOut) (`ETIMEDOUT`) if no neighbour answers for the GID;
     /// [`OutOfResources`](crate::ErrorKind::OutOfResources).

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::{driver_id, qp_type};
-use uverbs_ioctl::uapi::rxe::{CreateCqResp, CreateQpResp};
+use uverbs_ioctl::uapi::rxe::{CreateAhResp, CreateCqResp, CreateQpResp};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::{Errno, Transport};
 
@@ -50,12 +50,12 @@ impl ContextOps for Rxe {
     }
 
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
-        if request.qp_type != qp_type::RC {
+        if !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut response = CreateQpResp::default();
         let mut created = calls::create_qp(transport, request, &(), &mut response)?;
-        match Work::map(transport, &response, &created.cap) {
+        match Work::map(transport, &response, &created.cap, request.qp_type == qp_type::UD) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
@@ -68,8 +68,19 @@ impl ContextOps for Rxe {
         }
     }
 
-    fn create_address_handle(&self, _: &dyn Transport, _: &CreateAh) -> Result<NewAddressHandle, Errno> {
-        Err(Errno::EOPNOTSUPP)
+    fn create_address_handle(
+        &self,
+        transport: &dyn Transport,
+        request: &CreateAh,
+    ) -> Result<NewAddressHandle, Errno> {
+        let mut response = CreateAhResp::default();
+        let handle = calls::invoke_for_driver(transport, request, &mut response)?.ah_handle;
+        if response.ah_num == 0 {
+            // Before Linux 5.16 the driver has no numbers, but wants the whole address in every request.
+            let _ = calls::destroy_ah(transport, handle);
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(NewAddressHandle { handle, number: response.ah_num })
     }
 
     fn resets(&self) -> usize {

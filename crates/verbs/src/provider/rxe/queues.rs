@@ -1,7 +1,9 @@
 //! Elements of the rings: completions out, work requests in.
 
 use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
-use uverbs_ioctl::uapi::rxe::{CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, Sge};
+use uverbs_ioctl::uapi::rxe::{
+    CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
+};
 use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
@@ -48,6 +50,7 @@ pub(super) struct Work {
     max_send_sge: usize,
     max_receive_sge: usize,
     max_inline: usize,
+    datagrams: bool,
 }
 
 impl Work {
@@ -55,6 +58,7 @@ impl Work {
         transport: &dyn Transport,
         response: &CreateQpResp,
         cap: &QpCap,
+        datagrams: bool,
     ) -> Result<Self, Errno> {
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let payload = sges(cap.max_send_sge).max(cap.max_inline_data as usize);
@@ -68,6 +72,7 @@ impl Work {
             max_send_sge: cap.max_send_sge as usize,
             max_receive_sge: cap.max_recv_sge as usize,
             max_inline: cap.max_inline_data as usize,
+            datagrams,
         })
     }
 
@@ -89,9 +94,13 @@ impl WorkRings for Work {
             }
             Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
         };
-        if request.destination.is_some() {
-            return Err(PostReason::Connected);
-        }
+        let datagram = match (&request.destination, self.datagrams) {
+            (None, false) => None,
+            (Some(_), false) => return Err(PostReason::Connected),
+            (None, true) => return Err(PostReason::NoDestination),
+            (Some(_), true) if remote.is_some() => return Err(PostReason::NoSuchOperation),
+            (Some(destination), true) => Some(destination),
+        };
         let mut flags = request.flags.bits();
         let (length, num_sge) = match request.payload {
             Payload::Sges(sges) => (total_length(sges, self.max_send_sge)?, sges.len() as u32),
@@ -115,6 +124,15 @@ impl WorkRings for Work {
             let rdma = SendWrRdma { remote_addr: address, rkey, reserved: 0 };
             [wr.wr[0], wr.wr[1]] = zerocopy::transmute!(rdma);
             iova = address;
+        }
+        if let Some(destination) = datagram {
+            let ud = SendWrUd {
+                remote_qpn: destination.qp_num,
+                remote_qkey: destination.qkey,
+                ah_num: destination.address.number(),
+                ..Default::default()
+            };
+            wr.wr = zerocopy::transmute!(ud);
         }
         let wqe = SendWqe {
             wr,
