@@ -75,8 +75,9 @@ impl Opened {
         let asked = &request.cap;
         let is_srd = request.qp_type == qp_type::DRIVER;
         let writes = is_srd && self.capabilities.contains(DeviceCaps::RDMA_WRITE);
-        // Inline bytes of a write are behind its target, for which short requests have no room.
-        let long = asked.max_inline_data > INLINE_SHORT || (writes && asked.max_inline_data > 0);
+        // Inline bytes of a write are behind its target, for which short requests have no room. Old devices have no long ones.
+        let has_long = self.limits.inline_buf_size_ex > 0;
+        let long = asked.max_inline_data > INLINE_SHORT || (writes && has_long && asked.max_inline_data > 0);
         let request_size = if long { SEND_LONG } else { SEND_SHORT };
         let most_inline = u32::from(self.limits.inline_buf_size.max(self.limits.inline_buf_size_ex));
         let max_send_sge = asked.max_send_sge.max(1);

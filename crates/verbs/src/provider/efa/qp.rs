@@ -173,6 +173,9 @@ impl WorkRings for Work {
                 (sges.len(), sges.iter().map(|sge| u64::from(sge.length)).sum())
             }
             Payload::Inline(_) if operation == operation::RDMA_READ => return Err(PostReason::InlineRead),
+            Payload::Inline(_) if remote.is_some() && layout.request_size < SEND_LONG => {
+                return Err(PostReason::NoSuchOperation);
+            }
             Payload::Inline(parts) => {
                 control |= control::INLINE;
                 let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
