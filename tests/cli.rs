@@ -5,15 +5,19 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::mount::{MsFlags, mount};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, setgid, setuid};
+use nix::sys::stat::{Mode, SFlag, mknod};
+use nix::unistd::{Gid, Uid, chroot, setgid, setuid};
 
 use crate::common::{device, device_name, wait_until};
-use crate::device::{hide_sysfs, only_nodes_of, refuse_netlink};
+use crate::device::{hide_sysfs, only_nodes_of, own_mounts, refuse_netlink};
 use crate::lifetime::kernel_version;
 use crate::soft::SoftDevice;
 
@@ -27,6 +31,7 @@ crate::cases! {
     Shared unknown_device_lists_the_known;
     Alone no_device_says_how_to_get_one;
     Alone node_without_permission;
+    Alone nothing_but_the_node;
     Alone locked_memory_limit_is_named;
     Shared gid_index_that_is_empty_or_out_of_range;
     Shared cq_and_qp_beyond_the_limits;
@@ -235,6 +240,33 @@ fn node_without_permission() {
     let node = device().node().to_str().unwrap().to_owned();
     fails(&words(&ping(&["--loopback"])), &["EACCES", &node, "mode 0600"]);
     fails(&["link", "add", "x", "type", "rxe", "netdev", "lo"], &["EPERM", "CAP_NET_ADMIN"]);
+}
+
+/// As in a container without `/sys`, `/proc`, `/etc` and libraries.
+fn nothing_but_the_node() {
+    let (device, program) = (device(), which("uverbs"));
+    let number = fs::metadata(device.node()).unwrap().rdev();
+    own_mounts();
+    // It goes with this process.
+    mount(Some("none"), "/tmp", Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let node = Path::new("/tmp").join(device.node().strip_prefix("/").unwrap());
+    fs::create_dir_all(node.parent().unwrap()).unwrap();
+    mknod(&node, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), number).unwrap();
+    fs::copy(program, "/tmp/uverbs").unwrap();
+    chroot("/tmp").unwrap();
+    std::env::set_current_dir("/").unwrap();
+    for arguments in [&["pingpong", "rc", "--loopback", "-n", "20", "-c"][..], &["devices"], &["info", "-v"]]
+    {
+        // A pipe, as there is no `/dev/null`.
+        let output = Command::new("/uverbs").args(arguments).stdin(Stdio::piped()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+/// Where a program is in the search path.
+fn which(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file()).unwrap()
 }
 
 fn locked_memory_limit_is_named() {

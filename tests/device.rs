@@ -92,7 +92,7 @@ pub(crate) fn refuse_netlink() {
 }
 
 /// A mount namespace of this process's own.
-fn own_mounts() {
+pub(crate) fn own_mounts() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
