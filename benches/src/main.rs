@@ -31,8 +31,7 @@ fn main() -> Result<ExitCode> {
     let domain = context.alloc_protection_domain()?;
     let rows = [
         row("list devices", 85_096, per_operation(10, || Device::list().map(drop).map_err(Into::into))?),
-        // A tenth of what a list and an open take rdma-core, as docs/testbed.md has it.
-        row("list devices, open one, close it", 366_700, per_operation(10, list_and_open)?),
+        row("list devices, open one, close it", 107_780, per_operation(10, list_and_open)?),
         row("poll an empty CQ", 20, poll_empty(&context)?),
         row("post a receive", 50, post_receive(&context, &domain)?),
         row("post a send, with doorbell", 4193, post_send(&context, &domain)?),
