@@ -11,6 +11,7 @@ use uverbs::{
     RemoteMemory, SendFlags, SendRequest,
 };
 
+use crate::Kind;
 use crate::common::{DEADLINE, PORT, open, own_gid, poll_for, poll_for_none, refused, succeeded, wait_until};
 
 crate::cases! {
@@ -26,28 +27,42 @@ crate::cases! {
     Efa what_cannot_be_is_refused;
     Efa counters_count_without_the_kernel;
     Efa destroying_says_what_is_in_use;
+    Efa an_unsolicited_write_uses_up_no_receive;
+    Efa a_receiver_that_is_not_ready_is_tried_as_often_as_said;
+    FewEfa short_completions_tell_all_there_is;
+    FewEfa what_the_device_cannot_do_is_refused;
+}
+
+/// How the model is configured.
+pub(crate) fn kind() -> Kind {
+    match std::env::var("UVERBS_TEST_EFA").as_deref() {
+        Err(_) => Kind::Efa,
+        Ok("few") => Kind::FewEfa,
+        Ok("mute") => Kind::MuteEfa,
+        Ok(other) => panic!("UVERBS_TEST_EFA={other}"),
+    }
 }
 
 const QKEY: u32 = 0x1234;
 const MEMORY: usize = 256 << 10;
 
 /// One end.
-struct End {
-    qp: QueuePair,
-    cq: CompletionQueue,
-    region: MemoryRegion,
+pub(crate) struct End {
+    pub(crate) qp: QueuePair,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) region: MemoryRegion,
     channel: Option<CompletionChannel>,
 }
 
 /// Two ends in one domain, and the address of both.
-struct Pair {
-    a: End,
-    b: End,
-    address: AddressHandle,
-    context: Context,
+pub(crate) struct Pair {
+    pub(crate) a: End,
+    pub(crate) b: End,
+    pub(crate) address: AddressHandle,
+    pub(crate) context: Context,
 }
 
-fn capabilities() -> QueuePairCapabilities {
+pub(crate) fn capabilities() -> QueuePairCapabilities {
     QueuePairCapabilities {
         max_send_wr: 16,
         max_recv_wr: 16,
@@ -57,7 +72,7 @@ fn capabilities() -> QueuePairCapabilities {
     }
 }
 
-fn start(qp: &mut QueuePair) {
+pub(crate) fn start(qp: &mut QueuePair) {
     qp.modify(&ModifyQueuePair::datagram_init(PORT, QKEY)).unwrap();
     qp.modify(&ModifyQueuePair::datagram_ready_to_receive()).unwrap();
     qp.modify(&ModifyQueuePair::datagram_ready_to_send(0)).unwrap();
@@ -69,7 +84,8 @@ fn pair(init: for<'a> fn(&'a CompletionQueue) -> QueuePairInit<'a>, events: bool
     let gid = own_gid(&context);
     let address =
         domain.create_address_handle(&AddressVector::global(PORT, gid.gid, gid.index as u8)).unwrap();
-    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+    let writes = if kind() == Kind::Efa { AccessFlags::REMOTE_WRITE } else { AccessFlags::empty() };
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | writes;
     let end = || {
         let channel = events.then(|| context.create_completion_channel().unwrap());
         let cq = context.create_completion_queue(64, channel.as_ref(), 0).unwrap();
@@ -83,11 +99,11 @@ fn pair(init: for<'a> fn(&'a CompletionQueue) -> QueuePairInit<'a>, events: bool
     Pair { a, b, address, context }
 }
 
-fn srd() -> Pair {
+pub(crate) fn srd() -> Pair {
     pair(|cq| QueuePairInit::scalable_reliable_datagram(cq), false)
 }
 
-fn to(address: &AddressHandle, qp_num: u32) -> Destination<'_> {
+pub(crate) fn to(address: &AddressHandle, qp_num: u32) -> Destination<'_> {
     Destination { address, qp_num, qkey: QKEY }
 }
 
@@ -474,4 +490,103 @@ fn destroying_says_what_is_in_use() {
     drop(b);
     address.destroy().unwrap();
     context.close().unwrap();
+}
+
+fn an_unsolicited_write_uses_up_no_receive() {
+    let mut pair = pair(
+        |cq| QueuePairInit { unsolicited_writes: true, ..QueuePairInit::scalable_reliable_datagram(cq) },
+        false,
+    );
+    let remote = RemoteMemory { address: pair.b.region.address(), rkey: pair.b.region.rkey() };
+    let sges = [pair.a.region.sge(0..1000)];
+    let there = to(&pair.address, pair.b.qp.qp_num());
+    // A receive that is there is left for a send.
+    pair.b.qp.post_receive(&[ReceiveRequest::new(77, &[pair.b.region.sge(0..8)])]).unwrap();
+    for immediate in 0..40 {
+        let request = SendRequest::rdma_write(1, &sges, remote).immediate(immediate).to(there);
+        pair.a.qp.post_send_list(&[request]).unwrap();
+        assert_eq!(succeeded(&poll_for(&mut pair.a.cq, 1)), [1]);
+        let arrived = poll_for(&mut pair.b.cq, 1);
+        let success = arrived[0].success().unwrap();
+        assert!(success.is_unsolicited());
+        assert_eq!((arrived[0].wr_id(), success.opcode()), (0, CompletionOpcode::ReceiveRdmaWithImmediate));
+        assert_eq!((success.immediate(), success.byte_len()), (Some(immediate), 1000));
+    }
+    pair.a.qp.post_send_list(&[SendRequest::send(2, &sges[..0]).to(there)]).unwrap();
+    let arrived = poll_for(&mut pair.b.cq, 1);
+    let success = arrived[0].success().unwrap();
+    assert_eq!((arrived[0].wr_id(), success.is_unsolicited()), (77, false));
+
+    let domain = pair.address.protection_domain();
+    let init = QueuePairInit { unsolicited_writes: true, ..QueuePairInit::unreliable_datagram(&pair.a.cq) };
+    refused(domain.create_queue_pair(&init), Errno::EOPNOTSUPP, &["type UD", "unsolicited"]);
+}
+
+fn a_receiver_that_is_not_ready_is_tried_as_often_as_said() {
+    let Pair { mut a, mut b, address, .. } = srd();
+    let there = to(&address, b.qp.qp_num());
+    let sges = [a.region.sge(0..8)];
+    let restart = |qp: &mut QueuePair, rnr_retry| {
+        qp.modify(&ModifyQueuePair::to(QueuePairState::Reset)).unwrap();
+        qp.modify(&ModifyQueuePair::datagram_init(PORT, QKEY)).unwrap();
+        qp.modify(&ModifyQueuePair::datagram_ready_to_receive()).unwrap();
+        let ready = ModifyQueuePair { rnr_retry, ..ModifyQueuePair::datagram_ready_to_send(0) };
+        qp.modify(&ready)
+    };
+    restart(&mut a.qp, Some(2)).unwrap();
+    assert_eq!(a.qp.query().unwrap().rnr_retry, 2);
+    a.qp.post_send_list(&[SendRequest::send(1, &sges).to(there)]).unwrap();
+    let done = poll_for(&mut a.cq, 1);
+    assert_eq!((done[0].wr_id(), done[0].status()), (1, CompletionStatus::RNR_RETRY_EXC_ERR));
+    // For ever.
+    restart(&mut a.qp, Some(7)).unwrap();
+    a.qp.post_send_list(&[SendRequest::send(2, &sges).to(there)]).unwrap();
+    poll_for_none(&mut a.cq);
+    b.qp.post_receive(&[ReceiveRequest::new(3, &[b.region.sge(0..8)])]).unwrap();
+    assert_eq!(succeeded(&poll_for(&mut a.cq, 1)), [2]);
+    refused(restart(&mut a.qp, Some(8)), Errno::EINVAL, &["RNR_RETRY"]);
+}
+
+fn short_completions_tell_all_there_is() {
+    let Pair { mut a, mut b, address, .. } = srd();
+    let sent = fill(&mut a.region, 5);
+    let there = to(&address, b.qp.qp_num());
+    // More than the queue holds, so that it goes round.
+    for wr_id in 0..200_u64 {
+        let length = (wr_id as usize * 397) % 8000;
+        b.qp.post_receive(&[ReceiveRequest::new(wr_id, &[b.region.sge(0..8192)])]).unwrap();
+        let sges = [a.region.sge(0..length)];
+        let request = SendRequest::send(1000 + wr_id, &sges).immediate(wr_id as u32).to(there);
+        a.qp.post_send_list(&[request]).unwrap();
+        assert_eq!(succeeded(&poll_for(&mut a.cq, 1)), [1000 + wr_id]);
+        let arrived = poll_for(&mut b.cq, 1);
+        let success = arrived[0].success().unwrap();
+        assert_eq!((arrived[0].wr_id(), success.source_qp()), (wr_id, a.qp.qp_num()));
+        assert_eq!((success.byte_len(), success.immediate()), (length as u32, Some(wr_id as u32)));
+        assert_eq!(contents(&b.region, length), sent[..length]);
+    }
+    let remote = RemoteMemory { address: b.region.address(), rkey: b.region.rkey() };
+    let sges = [a.region.sge(0..MEMORY)];
+    a.qp.post_send_list(&[SendRequest::rdma_read(1, &sges, remote).to(there)]).unwrap();
+    let done = poll_for(&mut a.cq, 1);
+    assert_eq!(done[0].success().unwrap().opcode(), CompletionOpcode::RdmaRead);
+}
+
+fn what_the_device_cannot_do_is_refused() {
+    let mut pair = srd();
+    let sges = [pair.a.region.sge(0..8)];
+    let remote = RemoteMemory { address: pair.b.region.address(), rkey: pair.b.region.rkey() };
+    let write = SendRequest::rdma_write(1, &sges, remote).to(to(&pair.address, pair.b.qp.qp_num()));
+    for write in [write, write.immediate(1)] {
+        assert_eq!(pair.a.qp.post_send_list(&[write]).unwrap_err().reason, PostReason::NoSuchOperation);
+    }
+    let domain = pair.address.protection_domain();
+    let init = QueuePairInit::scalable_reliable_datagram(&pair.a.cq);
+    let unsolicited = QueuePairInit { unsolicited_writes: true, ..init };
+    refused(domain.create_queue_pair(&unsolicited), Errno::EOPNOTSUPP, &["unsolicited"]);
+    let mut qp = domain.create_queue_pair(&init).unwrap();
+    qp.modify(&ModifyQueuePair::datagram_init(PORT, QKEY)).unwrap();
+    qp.modify(&ModifyQueuePair::datagram_ready_to_receive()).unwrap();
+    let ready = ModifyQueuePair { rnr_retry: Some(3), ..ModifyQueuePair::datagram_ready_to_send(0) };
+    refused(qp.modify(&ready), Errno::EINVAL, &["no RNR_RETRY"]);
 }

@@ -1,7 +1,8 @@
 //! Integration tests: they run on a real device, as root, usually inside a virtual machine (`cargo xtask test`).
 //!
 //! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none all tests are ignored.
-//! On an EFA device, the tests of [`efa`] run and no others.
+//! On an EFA device, only tests of EFA run: those for the model as it is, or as `UVERBS_TEST_EFA` says that it was configured
+//! (`few`, `mute`).
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
@@ -15,7 +16,9 @@ mod counters;
 mod cq;
 mod datagram;
 mod device;
+mod dma_buf;
 mod efa;
+mod efa_counters;
 mod errors;
 mod lifetime;
 mod memory;
@@ -47,8 +50,12 @@ enum Kind {
     /// A test that runs in a child process of its own, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
     /// closed.
     Unplugging,
-    /// A test that runs in this process, on EFA. The others do not run there.
+    /// A test that runs in this process, on EFA. Those without EFA in their name do not run there.
     Efa,
+    /// The same, on a device that has and can do little.
+    FewEfa,
+    /// The same, on a device that stops answering for good.
+    MuteEfa,
     /// What a child process does for a test.
     Part,
 }
@@ -80,7 +87,16 @@ const MODULES: &[&[Case]] = &[
     cli::CASES,
     counters::CASES,
     efa::CASES,
+    efa_counters::CASES,
+    dma_buf::CASES,
 ];
+
+impl Kind {
+    /// Itself, if it is of tests for EFA.
+    fn efa(self) -> Option<Self> {
+        matches!(self, Self::Efa | Self::FewEfa | Self::MuteEfa).then_some(self)
+    }
+}
 
 impl Case {
     fn all() -> impl Iterator<Item = Self> {
@@ -95,7 +111,7 @@ impl Case {
 
     fn trial(self, there: &There) -> Trial {
         let ignored = !there.device
-            || there.efa != (self.kind == Kind::Efa)
+            || there.efa != self.kind.efa()
             || self.kind == Kind::Counting && !there.counters
             || self.kind == Kind::Unplugging && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
@@ -114,7 +130,8 @@ impl Case {
 struct There {
     device: bool,
     counters: bool,
-    efa: bool,
+    /// The tests to run on EFA, if it is that.
+    efa: Option<Kind>,
 }
 
 fn main() -> ExitCode {
@@ -124,7 +141,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let device = common::device_is_named() || !uverbs::Device::list().unwrap_or_default().is_empty();
-    let efa = device && common::open().provider() == "efa";
+    let efa = (device && common::open().provider() == "efa").then(efa::kind);
     let there = There { device, counters: device && counters::are_expected(), efa };
     let tests = Case::all().filter(|case| case.kind != Kind::Part).map(|case| case.trial(&there)).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

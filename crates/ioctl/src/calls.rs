@@ -2,7 +2,7 @@
 //!
 //! A method that a kernel does not have, or whose driver lacks the operation behind it, is `EPROTONOSUPPORT`.
 
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use uverbs_uapi::efa;
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
@@ -242,6 +242,50 @@ pub fn query_gid_table(transport: &dyn Transport, entries: &mut [GidEntry]) -> R
 pub unsafe fn reg_mr(transport: &dyn Transport, request: &RegMr) -> Result<RegMrResp> {
     // SAFETY: the kernel writes through no field itself; the caller vouches for what the device does with the range.
     unsafe { invoke_raw(transport, write_cmd::REG_MR, request, &mut ()) }
+}
+
+/// What of a dma-buf is registered, `ibv_reg_dmabuf_mr`.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBufRequest<'a> {
+    /// The protection domain's handle.
+    pub pd: u32,
+    /// The dma-buf.
+    pub fd: BorrowedFd<'a>,
+    /// First byte in the dma-buf.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address by which work names the first byte. It agrees with `offset` modulo the page size.
+    pub iova: u64,
+    /// [`AccessFlags`](uverbs_uapi::ioctl_verbs::AccessFlags).
+    pub access_flags: u32,
+}
+
+/// Registers memory of a dma-buf, and gives its handle and keys.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the driver has none; `EINVAL` for a file that is no dma-buf or a range beyond its end; `EBADF`.
+pub fn reg_dmabuf_mr(transport: &dyn Transport, request: &DmaBufRequest<'_>) -> Result<RegMrResp> {
+    use attr::reg_dmabuf_mr as id;
+    let (mut lkey, mut rkey) = (0_u32, 0_u32);
+    // Here the kernel takes it for a number, not for a file.
+    let fd = request.fd.as_raw_fd();
+    let mut command = Command::new(object::MR, method::mr::REG_DMABUF);
+    command
+        .create(id::HANDLE)
+        .handle(id::PD_HANDLE, request.pd)
+        .input(id::OFFSET, &request.offset)
+        .input(id::LENGTH, &request.length)
+        .input(id::IOVA, &request.iova)
+        .input(id::FD, &fd)
+        .flags(id::ACCESS_FLAGS, request.access_flags)
+        .output(id::RESP_LKEY, &mut lkey)
+        .output(id::RESP_RKEY, &mut rkey);
+    // SAFETY: a new handle, a handle, three inputs of 64 bits, one of 32, a flag word and two outputs of 32 bits. What the device does
+    // with memory of a dma-buf is as what another process does with it: no memory that belongs to Rust.
+    unsafe { command.issue(transport) }?;
+    let mr_handle = command.new_handle(id::HANDLE);
+    Ok(RegMrResp { mr_handle, lkey, rkey })
 }
 
 /// What a CQ is created with, `ibv_create_cq`.

@@ -6,6 +6,9 @@ use uverbs_ioctl::uapi::user_verbs::{Wc, wc_opcode};
 use uverbs_ioctl::uapi::values::{self, WcFlags};
 use zerocopy::IntoBytes;
 
+/// A flag of completions besides those of `enum ib_uverbs_wc_flags`: no receive was used up.
+pub(crate) const UNSOLICITED: u32 = 1 << 31;
+
 /// A work completion, `struct ibv_wc`.
 ///
 /// A failed completion has only a `wr_id`, a QP number, a status and a vendor error. What else there is comes from
@@ -126,6 +129,11 @@ impl Success<'_> {
     /// Whether the first 40 bytes of the buffer of a datagram receive hold, or leave room for, its global route header.
     pub fn has_global_route(&self) -> bool {
         self.has(WcFlags::GRH)
+    }
+
+    /// Whether it is a write with immediate data that used up no receive, `efadv_wc_is_unsolicited`. Its `wr_id` is 0.
+    pub fn is_unsolicited(&self) -> bool {
+        self.0.wc_flags & UNSOLICITED != 0
     }
 
     /// QP number of the sender of a datagram.

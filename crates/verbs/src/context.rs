@@ -12,7 +12,7 @@ use uverbs_ioctl::{Errno, Transport};
 
 use crate::attributes::{DeviceAttributes, GidEntry, IpFamily, PortAttributes};
 use crate::channel::CompletionChannel;
-use crate::counter::{CompletionCounter, CompletionCounterCapabilities, CounterType};
+use crate::counter::{CompletionCounter, CompletionCounterCapabilities, CounterMemory, CounterType};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::{DestroyError, Error, Result};
@@ -266,7 +266,31 @@ impl Context {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the kernel or the device has none of that type;
     /// [`OutOfResources`](crate::ErrorKind::OutOfResources) (`ENOMEM`) if all are in use, by this process or others.
     pub fn create_completion_counter(&self, kind: CounterType) -> Result<CompletionCounter> {
-        CompletionCounter::create(self, kind)
+        // SAFETY: all memory is the counter's own.
+        unsafe { CompletionCounter::create(self, kind, CounterMemory::Own, CounterMemory::Own) }
+    }
+
+    /// Creates a completion counter whose values are in memory of the caller's choice, `efadv_create_comp_cntr`. No interface says
+    /// that the device writes them before there is something to count: zero them first.
+    ///
+    /// # Errors
+    /// As [`create_completion_counter`](Self::create_completion_counter), and [`Unsupported`](crate::ErrorKind::Unsupported)
+    /// (`EOPNOTSUPP`) on devices other than EFA; [`InvalidInput`](crate::ErrorKind::InvalidInput): `EINVAL` for an address or offset
+    /// that is not a multiple of 8, or beyond the end of the dma-buf, `EFAULT` for memory that is not mapped or cannot be written;
+    /// `EBADF` for a file that is closed, and `EINVAL` for one that is no dma-buf.
+    ///
+    /// # Safety
+    /// Until the counter has been destroyed, which is when its last copy and the last QP that it is attached to are gone, memory at
+    /// an [`Address`](CounterMemory::Address), or that a dma-buf is mapped to, stays mapped; the device may write its 8 bytes at any
+    /// time, so that Rust code accesses them only as an `AtomicU64`.
+    pub unsafe fn create_completion_counter_in(
+        &self,
+        kind: CounterType,
+        completions: CounterMemory<'_>,
+        errors: CounterMemory<'_>,
+    ) -> Result<CompletionCounter> {
+        // SAFETY: the caller's.
+        unsafe { CompletionCounter::create(self, kind, completions, errors) }
     }
 
     /// Closes the device, `ibv_close_device`.

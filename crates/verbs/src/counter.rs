@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bitflags::bitflags;
 use parking_lot::Mutex;
@@ -46,6 +48,44 @@ pub enum CounterType {
     WorkRequests,
     /// Bytes. The interface of Linux 7.3 has no word for it.
     Bytes,
+}
+
+/// Where one of a completion counter's two values is, `struct efadv_memory_location`.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub enum CounterMemory<'a> {
+    /// Where it always is: in the kernel, or in memory that belongs to the counter.
+    #[default]
+    Own,
+    /// At an address of this process, a multiple of 8: in memory that others look at too, say another process.
+    Address(*mut u64),
+    /// In a dma-buf, for example of a GPU's memory.
+    DmaBuf {
+        /// The dma-buf. It can be closed when the counter has been created.
+        fd: BorrowedFd<'a>,
+        /// Where in it, in bytes: a multiple of 8.
+        offset: u64,
+        /// Where this process has it mapped; null if it does not. Without, reading the value is `EOPNOTSUPP`.
+        mapped: *mut u64,
+    },
+}
+
+impl CounterMemory<'_> {
+    /// Why it cannot be, if that can be seen.
+    fn check(&self) -> Result<(), String> {
+        let size = size_of::<u64>();
+        let aligned = |what: &str, number: u64| match number.is_multiple_of(size as u64) {
+            true => Ok(()),
+            false => Err(format!("{what} {number:#x} is no multiple of {size}")),
+        };
+        match *self {
+            Self::Own => Ok(()),
+            Self::Address(word) if word.is_null() => Err("the address of a value is null".to_owned()),
+            Self::Address(word) => aligned("the address", word.addr() as u64),
+            Self::DmaBuf { offset, mapped, .. } => aligned("the offset into the dma-buf", offset)
+                .and_then(|()| aligned("the address", mapped.addr() as u64)),
+        }
+    }
 }
 
 /// What completion counters of a device can do, `struct ibv_comp_cntr_caps`.
@@ -107,9 +147,14 @@ pub(crate) struct CounterInner {
     /// The handle. The kernel refuses calls on a counter while another one is on its way (`EBUSY`); the lock lines them up.
     handle: Mutex<u32>,
     /// Goes only when the device no longer writes it.
-    values: ManuallyDrop<Box<dyn CounterValues>>,
+    values: ManuallyDrop<CounterValues>,
     max_value: u64,
 }
+
+// SAFETY: the addresses in it are of values that threads only read, each with an atomic load.
+unsafe impl Send for CounterInner {}
+// SAFETY: as above.
+unsafe impl Sync for CounterInner {}
 
 impl Drop for CounterInner {
     fn drop(&mut self) {
@@ -133,16 +178,39 @@ impl CounterInner {
 }
 
 impl CompletionCounter {
-    pub(crate) fn create(context: &Context, kind: CounterType) -> Result<Self> {
+    /// # Safety
+    /// As [`Context::create_completion_counter_in`].
+    pub(crate) unsafe fn create(
+        context: &Context,
+        kind: CounterType,
+        completions: CounterMemory<'_>,
+        errors: CounterMemory<'_>,
+    ) -> Result<Self> {
         const VERB: &str = "create_comp_cntr";
+        for place in [completions, errors] {
+            place.check().map_err(|detail| Error::with(VERB, Errno::EINVAL, detail))?;
+        }
         let inner = context.inner();
         let capabilities = inner.counter_capabilities(VERB)?;
         if kind != CounterType::WorkRequests {
             let detail = format!("{} has no counters of type {kind:?}", inner.device().name());
             return Err(Error::with(VERB, Errno::EOPNOTSUPP, detail));
         }
-        let new = inner.ops().create_counter(context.transport()).map_err(|errno| match errno {
+        let is_own = [completions, errors].iter().all(|place| matches!(place, CounterMemory::Own));
+        // SAFETY: the caller's.
+        let new = unsafe { inner.ops().create_counter(context.transport(), completions, errors) };
+        let new = new.map_err(|errno| match errno {
             Errno::EPROTONOSUPPORT => unsupported(VERB, inner),
+            Errno::EOPNOTSUPP if !is_own => {
+                let detail =
+                    format!("the values of a counter of {} are in the kernel", inner.device().name());
+                Error::with(VERB, errno, detail)
+            }
+            Errno::EINVAL if !is_own => {
+                let detail = "the file for a value is no dma-buf, or the value is not in it";
+                Error::with(VERB, errno, detail)
+            }
+            Errno::EFAULT => Error::with(VERB, errno, "the memory of a value is not mapped, or not writable"),
             Errno::ENOMEM => {
                 let most = capabilities.max_counters;
                 let detail =
@@ -162,7 +230,8 @@ impl CompletionCounter {
     /// How many operations have completed without an error, `ibv_read_comp_cntr`.
     ///
     /// # Errors
-    /// [`DeviceGone`](crate::ErrorKind::DeviceGone).
+    /// [`DeviceGone`](crate::ErrorKind::DeviceGone); [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) for a value in a
+    /// dma-buf that is not mapped.
     #[inline]
     pub fn read(&self) -> Result<u64> {
         self.read_entry("read_comp_cntr", Entry::Completions)
@@ -224,11 +293,30 @@ impl CompletionCounter {
 
     #[inline]
     fn read_entry(&self, verb: &'static str, entry: Entry) -> Result<u64> {
+        match *self.0.values {
+            CounterValues::InMemory { words, .. } if !words[entry as usize].is_null() => {
+                // SAFETY: aligned, and mapped as long as the counter is there: it is the counter's own, or who created it saw to that.
+                // The device writes it with whole stores.
+                let word = unsafe { AtomicU64::from_ptr(words[entry as usize]) };
+                Ok(u64::from_le(word.load(Ordering::Acquire)))
+            }
+            _ => self.read_elsewhere(verb, entry),
+        }
+    }
+
+    /// A value that is not in memory.
+    #[cold]
+    fn read_elsewhere(&self, verb: &'static str, entry: Entry) -> Result<u64> {
         let inner = &*self.0;
-        inner
-            .values
-            .read(inner.object.transport(), &inner.handle, entry as u32)
-            .map_err(|errno| Error::new(verb, errno))
+        match *inner.values {
+            CounterValues::InKernel => inner
+                .with_handle(|handle| calls::read_comp_cntr(inner.object.transport(), handle, entry as u32))
+                .map_err(|errno| Error::new(verb, errno)),
+            CounterValues::InMemory { .. } => {
+                let detail = "the value is in a dma-buf that is not mapped here";
+                Err(Error::with(verb, Errno::EOPNOTSUPP, detail))
+            }
+        }
     }
 
     fn modify(&self, verb: &'static str, entry: Entry, operation: u32, value: u64) -> Result<()> {

@@ -35,6 +35,7 @@ mod context;
 mod counter;
 mod cq;
 mod device;
+mod dma_buf;
 mod error;
 pub mod link;
 mod memory;
@@ -52,9 +53,12 @@ pub use attributes::{
 pub use channel::{CompletionChannel, CompletionEvent};
 pub use completion::{CompletionError, CompletionOpcode, CompletionStatus, Success, WorkCompletion};
 pub use context::Context;
-pub use counter::{CompletionCounter, CompletionCounterCapabilities, CounterOperations, CounterType};
+pub use counter::{
+    CompletionCounter, CompletionCounterCapabilities, CounterMemory, CounterOperations, CounterType,
+};
 pub use cq::CompletionQueue;
 pub use device::{Device, NodeType};
+pub use dma_buf::DmaBufRegion;
 pub use error::{DestroyError, Error, ErrorKind, Result};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};

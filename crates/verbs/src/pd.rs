@@ -1,6 +1,8 @@
 //! Protection domains.
 
 use std::fmt;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use uverbs_ioctl::calls;
@@ -8,6 +10,7 @@ use uverbs_ioctl::uapi::user_verbs::AllocPd;
 
 use crate::ah::AddressHandle;
 use crate::context::Context;
+use crate::dma_buf::DmaBufRegion;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
 use crate::mr::{AccessFlags, MemoryRegion};
@@ -59,6 +62,23 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion> {
         // SAFETY: the caller's.
         unsafe { MemoryRegion::borrow(self, start, length, access) }
+    }
+
+    /// Registers memory of a dma-buf, `ibv_reg_dmabuf_mr`: these bytes of it. Work names the first one by `address`, which agrees
+    /// with its offset modulo the page size.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the driver cannot, as soft-RoCE's;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if the range is empty or not in the dma-buf, if the file is no
+    /// dma-buf, or for access that cannot be; [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    pub fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        range: Range<u64>,
+        address: u64,
+        access: AccessFlags,
+    ) -> Result<DmaBufRegion> {
+        DmaBufRegion::new(self, fd, range, address, access)
     }
 
     /// Creates an address handle, `ibv_create_ah`: where datagrams of QPs of this domain can go.

@@ -153,6 +153,9 @@ pub struct QueuePairInit<'a> {
     pub capabilities: QueuePairCapabilities,
     /// Whether every send request makes a completion, flagged or not, `sq_sig_all`.
     pub signal_all: bool,
+    /// Whether RDMA writes with immediate data complete at this end without using up a receive,
+    /// `EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV`. SRD on EFA devices that can.
+    pub unsolicited_writes: bool,
 }
 
 impl<'a> QueuePairInit<'a> {
@@ -179,6 +182,7 @@ impl<'a> QueuePairInit<'a> {
             recv_cq: cq,
             capabilities: QueuePairCapabilities::default(),
             signal_all: false,
+            unsolicited_writes: false,
         }
     }
 }
@@ -233,9 +237,9 @@ impl QueuePair {
             qp_type: init.kind.number(),
             flags: if init.signal_all { QpCreateFlags::SQ_SIG_ALL.bits() } else { 0 },
         };
-        let new = context.ops().create_qp(context.transport(), &request).map_err(|errno| {
-            Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, init.kind, &asked))
-        })?;
+        let new = context.ops().create_qp(context.transport(), &request, init.unsolicited_writes);
+        let new =
+            new.map_err(|errno| Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, init)))?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
         Ok(Self {
             object: Object::new(context, new.created.handle, destroy),
@@ -551,14 +555,14 @@ impl QueuePairAttributes {
 fn explain_create(
     context: &crate::context::ContextInner,
     errno: Errno,
-    kind: QueuePairType,
-    asked: &QueuePairCapabilities,
+    init: &QueuePairInit<'_>,
 ) -> Option<String> {
+    let (kind, asked, name) = (init.kind, &init.capabilities, context.device().name());
     if errno == Errno::EOPNOTSUPP {
-        return Some(format!("{} or its provider has no QPs of type {kind}", context.device().name()));
+        let taking = if init.unsolicited_writes { " that take unsolicited writes" } else { "" };
+        return Some(format!("{name} or its provider has no QPs of type {kind}{taking}"));
     }
     let limits = context.limits().filter(|_| errno == Errno::EINVAL || errno == Errno::ENOMEM)?;
-    let name = context.device().name();
     [
         ("max_send_wr", asked.max_send_wr, limits.max_qp_wr),
         ("max_recv_wr", asked.max_recv_wr, limits.max_qp_wr),

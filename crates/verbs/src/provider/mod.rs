@@ -7,13 +7,14 @@ mod rxe;
 
 use std::ops::RangeInclusive;
 
-use parking_lot::Mutex;
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::completion::WorkCompletion;
+use crate::counter::CounterMemory;
+use crate::memory::Memory;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendRequest};
 
 const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe, &efa::Efa];
@@ -47,8 +48,14 @@ pub(crate) trait ContextOps: Send + Sync {
     /// Creates a CQ and maps its ring. Nothing is left of it if that fails.
     fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno>;
 
-    /// Creates a QP and maps its rings. Nothing is left of it if that fails.
-    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
+    /// Creates a QP and maps its rings. Nothing is left of it if that fails. With `unsolicited_writes`, RDMA writes with immediate
+    /// data take no receive from it.
+    fn create_qp(
+        &self,
+        transport: &dyn Transport,
+        request: &QpRequest,
+        unsolicited_writes: bool,
+    ) -> Result<NewQp, Errno>;
 
     /// Attributes of a QP that can be asked for.
     fn qp_attributes(&self) -> QpAttrMask {
@@ -68,8 +75,22 @@ pub(crate) trait ContextOps: Send + Sync {
     ) -> Result<NewAddressHandle, Errno>;
 
     /// Creates a completion counter. The kernel keeps its values unless the driver has another place for them.
-    fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
-        Ok(NewCounter { handle: calls::create_comp_cntr(transport)?, values: Box::new(InKernel) })
+    ///
+    /// # Safety
+    /// Memory that does not belong to the counter is as [`Context::create_completion_counter_in`](crate::Context) asks.
+    unsafe fn create_counter(
+        &self,
+        transport: &dyn Transport,
+        completions: CounterMemory<'_>,
+        errors: CounterMemory<'_>,
+    ) -> Result<NewCounter, Errno> {
+        match (completions, errors) {
+            (CounterMemory::Own, CounterMemory::Own) => Ok(NewCounter {
+                handle: calls::create_comp_cntr(transport)?,
+                values: CounterValues::InKernel,
+            }),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
     }
 }
 
@@ -96,22 +117,20 @@ pub(crate) struct NewAddressHandle {
 /// A completion counter just made.
 pub(crate) struct NewCounter {
     pub(crate) handle: u32,
-    pub(crate) values: Box<dyn CounterValues>,
+    pub(crate) values: CounterValues,
 }
 
 /// Where a completion counter's two values are.
-pub(crate) trait CounterValues: Send + Sync {
-    /// The value of an entry of `enum ib_uverbs_comp_cntr_entry`. The lock has the counter's handle: who uses it is alone.
-    fn read(&self, transport: &dyn Transport, counter: &Mutex<u32>, entry: u32) -> Result<u64, Errno>;
-}
-
-/// They are in the kernel, which is asked for them.
-struct InKernel;
-
-impl CounterValues for InKernel {
-    fn read(&self, transport: &dyn Transport, counter: &Mutex<u32>, entry: u32) -> Result<u64, Errno> {
-        calls::read_comp_cntr(transport, *counter.lock(), entry)
-    }
+pub(crate) enum CounterValues {
+    /// In the kernel, which is asked for them.
+    InKernel,
+    /// In memory, where the device writes them, little-endian.
+    InMemory {
+        /// Addresses of the values, by `enum ib_uverbs_comp_cntr_entry`. Null where this process has none.
+        words: [*mut u64; 2],
+        /// What of it is the counter's own.
+        _own: Option<Memory>,
+    },
 }
 
 /// The user's side of a CQ.

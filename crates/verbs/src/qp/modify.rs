@@ -117,7 +117,7 @@ impl ModifyQueuePair {
     }
 
     /// From RTR to RTS, for UD and SRD, starting to send with this sequence number. How often SRD tries again where a peer has no
-    /// receive stays the device's choice.
+    /// receive stays the device's choice; those that can be told take [`rnr_retry`](Self::rnr_retry) here.
     pub fn datagram_ready_to_send(sq_psn: u32) -> Self {
         Self { state: Some(QueuePairState::ReadyToSend), sq_psn: Some(sq_psn), ..Self::default() }
     }
@@ -214,6 +214,13 @@ impl ModifyQueuePair {
                     (true, None) if from == QueuePairState::SendQueueDrained => Some(format!(
                         "{kind} {from} to {to}: a value is out of range, or the send queue is still draining"
                     )),
+                    (true, None)
+                        if kind == QueuePairType::ScalableReliableDatagram && self.rnr_retry.is_some() =>
+                    {
+                        Some(format!(
+                            "{kind} {from} to {to}: the device has no RNR_RETRY, or a value is out of range"
+                        ))
+                    }
                     (true, None) => Some(format!("{kind} {from} to {to}: a value is out of range")),
                 }
             }

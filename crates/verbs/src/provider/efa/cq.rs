@@ -10,12 +10,12 @@ use zerocopy::IntoBytes;
 
 use super::mmio::{self, Register, Window};
 use super::requests::{Queues, Table};
-use super::wire::{COMPLETION, Completion, flag, operation};
-use crate::completion::WorkCompletion;
+use super::wire::{COMPLETION_LONG, Completion, flag, operation};
+use crate::completion::{UNSOLICITED, WorkCompletion};
 use crate::provider::CompletionRing;
 
-/// Words of a completion.
-const WORDS: usize = COMPLETION / size_of::<u64>();
+/// Words of a long completion.
+const LONG: usize = COMPLETION_LONG / size_of::<u64>();
 
 /// Bits of the doorbell. Bits 15:0 count completions taken.
 const EVENT_SHIFT: u32 = 29;
@@ -31,6 +31,8 @@ pub(super) struct Completions {
 /// The ring has one or several parts, which the device fills each on its own.
 struct Parts {
     ring: Window,
+    /// Words of a completion.
+    words: usize,
     /// Completions that a part holds: a power of two.
     entries: usize,
     /// Completions taken from each part.
@@ -48,11 +50,12 @@ impl Completions {
         transport: &dyn Transport,
         response: &CreateCqResp,
         entries: u32,
+        entry_size: usize,
         parts: u16,
         table: Arc<Table>,
     ) -> Result<Self, Errno> {
         let (entries, parts) = (entries as usize, usize::from(parts));
-        let length = entries * parts * COMPLETION;
+        let length = entries * parts * entry_size;
         if !entries.is_power_of_two() || parts == 0 || (length as u64) > response.q_mmap_size {
             return Err(Errno::EPROTO);
         }
@@ -62,6 +65,7 @@ impl Completions {
             .transpose()?;
         let parts = Parts {
             ring: Window::map(transport, response.q_mmap_key, 0, length)?,
+            words: entry_size / size_of::<u64>(),
             entries,
             taken: vec![0; parts].into(),
             next: 0,
@@ -81,14 +85,14 @@ impl Parts {
             let part = self.next;
             self.next = if part + 1 == self.taken.len() { 0 } else { part + 1 };
             let taken = self.taken[part];
-            let first = (part * self.entries + (taken & (self.entries - 1))) * WORDS;
+            let first = (part * self.entries + (taken & (self.entries - 1))) * self.words;
             let head = self.ring.read(first);
             // The flags are byte 3. In the first round the bit is set, in the second it is not, and so on.
             let phase = head.to_ne_bytes()[3] & flag::PHASE != 0;
             if phase == (taken & self.entries == 0) {
                 mmio::after_read();
-                let mut words = [head, 0, 0, 0];
-                for (index, word) in words.iter_mut().enumerate() {
+                let mut words = [0; LONG];
+                for (index, word) in words.iter_mut().enumerate().take(self.words) {
                     *word = self.ring.read(first + index);
                 }
                 self.taken[part] = taken.wrapping_add(1);
@@ -164,6 +168,8 @@ fn translate(completion: &Completion, qp: &Queues) -> Option<WorkCompletion> {
     }
     if completion.flags & flag::UNSOLICITED == 0 {
         wc.wr_id = qp.receives.complete(completion.identifier.get())?;
+    } else {
+        wc.wc_flags |= UNSOLICITED;
     }
     wc.byte_len = completion.length.get().into();
     wc.opcode = if completion.operation() == operation::RDMA_WRITE {

@@ -3,8 +3,6 @@
 //! The device reads and writes little-endian, and the order in which its own accesses and ours are seen is not what Rust's atomics
 //! speak of. So everything it sees goes through volatile accesses and the barriers here.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use uverbs_ioctl::{Errno, MmapRaw, Transport};
 
 /// A memory barrier: no access moves across it, as far as the instructions named order them. Without an instruction it keeps the
@@ -22,7 +20,7 @@ macro_rules! barrier {
             core::arch::asm!($aarch64, options(nostack, preserves_flags))
         };
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        std::sync::atomic::fence(Ordering::SeqCst);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }};
 }
 
@@ -119,14 +117,4 @@ impl Window {
     fn word(&self, index: usize) -> *mut u64 {
         self.map.as_mut_ptr().wrapping_add(self.offset).cast::<u64>().wrapping_add(index)
     }
-}
-
-/// A word of memory that the device counts in, read with one load.
-///
-/// # Safety
-/// `word` is aligned and mapped.
-#[inline]
-pub(super) unsafe fn load(word: *mut u64) -> u64 {
-    // SAFETY: the caller's; the device writes it with whole stores and Rust code only reads it, here.
-    u64::from_le(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Acquire))
 }

@@ -7,14 +7,15 @@ mod requests;
 mod wire;
 
 use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest};
 use uverbs_ioctl::uapi::efa::{
     ABI_VERSION, AllocUcontextCaps, AllocUcontextCmd, AllocUcontextResp, CmdsSuppUdata, CreateAhResp,
-    CreateCq, CreateCqFlags, CreateCqResp, CreateQp, CreateQpResp, DeviceCaps, QueryDeviceResp,
-    create_comp_cntr_attr, driver_qp_type,
+    CreateCq, CreateCqFlags, CreateCqResp, CreateQp, CreateQpFlags, CreateQpResp, DeviceCaps,
+    QueryDeviceResp, create_comp_cntr_attr, driver_qp_type,
 };
 use uverbs_ioctl::uapi::ioctl_verbs::{
     BufferDesc, QpCap, QpCreateFlags, buffer_type, comp_cntr_entry, driver_id, qp_type,
@@ -24,11 +25,14 @@ use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
 
 use super::{ContextOps, CounterValues, NewAddressHandle, NewCounter, NewCq, NewQp, Provider};
+use crate::counter::CounterMemory;
 use crate::memory::Memory;
 use cq::Completions;
 use qp::{Layout, Work};
 use requests::Table;
-use wire::{COMPLETION, INLINE_SHORT, ReceiveBuffer, SEND_BUFFERS, SEND_LONG, SEND_SHORT};
+use wire::{
+    COMPLETION_LONG, COMPLETION_SHORT, INLINE_SHORT, ReceiveBuffer, SEND_BUFFERS, SEND_LONG, SEND_SHORT,
+};
 
 pub(super) struct Efa;
 
@@ -132,8 +136,13 @@ impl ContextOps for Opened {
         }
         let cqe = request.cqe.checked_next_power_of_two().ok_or(Errno::EINVAL)?;
         let parts = self.limits.sub_cqs_per_cq;
+        // Only RDMA writes are longer than a short completion can tell.
+        let entry_size = match self.capabilities.contains(DeviceCaps::RDMA_WRITE) {
+            true => COMPLETION_LONG,
+            false => COMPLETION_SHORT,
+        };
         let driver = CreateCq {
-            cq_entry_size: COMPLETION as u32,
+            cq_entry_size: entry_size as u32,
             num_sub_cqs: parts,
             flags: flags.bits(),
             ..Default::default()
@@ -141,7 +150,7 @@ impl ContextOps for Opened {
         let mut response = CreateCqResp::default();
         let request = CqRequest { cqe, ..*request };
         let (handle, entries) = calls::create_cq(transport, &request, &driver, &mut response)?;
-        match Completions::map(transport, &response, entries, parts, self.table.clone()) {
+        match Completions::map(transport, &response, entries, entry_size, parts, self.table.clone()) {
             Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
             Err(errno) => {
                 // The error that matters is the first.
@@ -151,15 +160,29 @@ impl ContextOps for Opened {
         }
     }
 
-    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
+    fn create_qp(
+        &self,
+        transport: &dyn Transport,
+        request: &QpRequest,
+        unsolicited_writes: bool,
+    ) -> Result<NewQp, Errno> {
         if !matches!(request.qp_type, qp_type::UD | qp_type::DRIVER) {
             return Err(Errno::EOPNOTSUPP);
+        }
+        let mut flags = CreateQpFlags::empty();
+        if unsolicited_writes {
+            let can = self.capabilities.contains(DeviceCaps::UNSOLICITED_WRITE_RECV);
+            if request.qp_type != qp_type::DRIVER || !can {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            flags |= CreateQpFlags::WITH_UNSOLICITED_WRITE_RECV;
         }
         let layout = self.layout(request)?;
         let driver = CreateQp {
             rq_ring_size: layout.receive_buffers * size_of::<ReceiveBuffer>() as u32,
             sq_ring_size: layout.cap.max_send_wr * layout.request_size as u32,
             driver_qp_type: driver_qp_type::SRD,
+            flags: flags.bits(),
             ..Default::default()
         };
         let mut response = CreateQpResp::default();
@@ -181,6 +204,7 @@ impl ContextOps for Opened {
             | QpAttrMask::PKEY_INDEX
             | QpAttrMask::QKEY
             | QpAttrMask::SQ_PSN
+            | QpAttrMask::RNR_RETRY
             | QpAttrMask::CAP
     }
 
@@ -198,45 +222,55 @@ impl ContextOps for Opened {
         Ok(NewAddressHandle { handle: created.ah_handle, number: response.efa_address_handle.into() })
     }
 
-    fn create_counter(&self, transport: &dyn Transport) -> Result<NewCounter, Errno> {
-        let values = InMemory::new()?;
-        let place = |entry| BufferDesc {
-            r#type: buffer_type::VA,
-            addr: values.word(entry).expose_provenance() as u64,
-            length: size_of::<u64>() as u64,
-            ..Default::default()
+    unsafe fn create_counter(
+        &self,
+        transport: &dyn Transport,
+        completions: CounterMemory<'_>,
+        errors: CounterMemory<'_>,
+    ) -> Result<NewCounter, Errno> {
+        let page = || {
+            let page = Memory::anonymous(rustix::param::page_size());
+            page.map_err(|error| Errno::from_raw(error.errno()))
         };
+        let needs_own = [completions, errors].iter().any(|place| matches!(place, CounterMemory::Own));
+        let own = needs_own.then(page).transpose()?;
+        let own_word = |index| {
+            own.as_ref().map_or(ptr::null_mut(), |page| page.as_ptr().cast::<u64>().wrapping_add(index))
+        };
+        let place = |memory, own| match memory {
+            CounterMemory::Own => (own, at_address(own)),
+            CounterMemory::Address(word) => (word, at_address(word)),
+            CounterMemory::DmaBuf { fd, offset, mapped } => (mapped, in_dma_buf(fd, offset)),
+        };
+        let (completions, completions_place) = place(completions, own_word(0));
+        let (errors, errors_place) = place(errors, own_word(1));
         let places = [
-            (create_comp_cntr_attr::COMP_BUFFER, place(comp_cntr_entry::COMP)),
-            (create_comp_cntr_attr::ERR_BUFFER, place(comp_cntr_entry::ERR)),
+            (create_comp_cntr_attr::COMP_BUFFER, completions_place),
+            (create_comp_cntr_attr::ERR_BUFFER, errors_place),
         ];
         // SAFETY: both attributes take such a description; the words are in memory that the counter owns and that goes only after it
-        // has been destroyed.
+        // has been destroyed, or that the caller keeps as long.
         let handle = unsafe { calls::create_comp_cntr_in(transport, &places) }?;
-        Ok(NewCounter { handle, values: Box::new(values) })
+        let mut words = [ptr::null_mut(); 2];
+        words[comp_cntr_entry::COMP as usize] = completions;
+        words[comp_cntr_entry::ERR as usize] = errors;
+        Ok(NewCounter { handle, values: CounterValues::InMemory { words, _own: own } })
     }
 }
 
-/// The values of a completion counter in a page of their own, where the device writes them.
-struct InMemory(Memory);
-
-impl InMemory {
-    fn new() -> Result<Self, Errno> {
-        let page = rustix::param::page_size();
-        Memory::anonymous(page).map(Self).map_err(|error| Errno::from_raw(error.errno()))
-    }
-
-    /// Where the value of an entry of `enum ib_uverbs_comp_cntr_entry` is.
-    #[inline]
-    fn word(&self, entry: u32) -> *mut u64 {
-        self.0.as_ptr().cast::<u64>().wrapping_add((entry == comp_cntr_entry::ERR).into())
+/// A completion counter's value at an address.
+fn at_address(word: *mut u64) -> BufferDesc {
+    let length = size_of::<u64>() as u64;
+    BufferDesc {
+        r#type: buffer_type::VA,
+        addr: word.expose_provenance() as u64,
+        length,
+        ..Default::default()
     }
 }
 
-impl CounterValues for InMemory {
-    #[inline]
-    fn read(&self, _: &dyn Transport, _: &Mutex<u32>, entry: u32) -> Result<u64, Errno> {
-        // SAFETY: the first two words of a page, which is mapped as long as `self` is there.
-        Ok(unsafe { mmio::load(self.word(entry)) })
-    }
+/// A completion counter's value in a dma-buf.
+fn in_dma_buf(fd: BorrowedFd<'_>, offset: u64) -> BufferDesc {
+    let length = size_of::<u64>() as u64;
+    BufferDesc { r#type: buffer_type::DMABUF, fd: fd.as_raw_fd(), addr: offset, length, ..Default::default() }
 }

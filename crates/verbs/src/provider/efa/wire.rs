@@ -13,8 +13,9 @@ pub(super) const INLINE_SHORT: u32 = 32;
 pub(super) const RDMA_BUFFERS: usize = 1;
 /// Local buffers of a send.
 pub(super) const SEND_BUFFERS: u32 = 2;
-/// Bytes of a completion. (There are short ones of 16 bytes too, which cannot tell lengths of 64 KiB and more.)
-pub(super) const COMPLETION: usize = 32;
+/// Bytes of a completion: short, and long, which tells lengths of 64 KiB and more.
+pub(super) const COMPLETION_SHORT: usize = 16;
+pub(super) const COMPLETION_LONG: usize = 32;
 /// Bits of a key.
 pub(super) const KEY_MASK: u32 = (1 << 24) - 1;
 
@@ -99,12 +100,12 @@ pub(super) struct Completion {
     pub(super) address_handle: U16,
     pub(super) source_qp: U16,
     pub(super) immediate: U32,
-    /// Upper bits of the length of an RDMA write.
+    /// Upper bits of the length of an RDMA write. From here on it is there in long ones only.
     pub(super) length_high: U16,
     pub(super) reserved: [u8; 14],
 }
 
-const _: () = assert!(size_of::<Completion>() == COMPLETION);
+const _: () = assert!(size_of::<Completion>() == COMPLETION_LONG);
 const _: () = assert!(size_of::<SendHead>() == 32);
 
 /// Bits of [`Completion::flags`].

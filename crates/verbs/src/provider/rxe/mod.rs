@@ -49,8 +49,13 @@ impl ContextOps for Rxe {
         }
     }
 
-    fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
-        if !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
+    fn create_qp(
+        &self,
+        transport: &dyn Transport,
+        request: &QpRequest,
+        unsolicited_writes: bool,
+    ) -> Result<NewQp, Errno> {
+        if unsolicited_writes || !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut response = CreateQpResp::default();
