@@ -293,30 +293,27 @@ impl CompletionCounter {
 
     #[inline]
     fn read_entry(&self, verb: &'static str, entry: Entry) -> Result<u64> {
-        match *self.0.values {
-            CounterValues::InMemory { words, .. } if !words[entry as usize].is_null() => {
-                // SAFETY: aligned, and mapped as long as the counter is there: it is the counter's own, or who created it saw to that.
-                // The device writes it with whole stores.
-                let word = unsafe { AtomicU64::from_ptr(words[entry as usize]) };
-                Ok(u64::from_le(word.load(Ordering::Acquire)))
-            }
-            _ => self.read_elsewhere(verb, entry),
+        let word = self.0.values.words[entry as usize];
+        if word.is_null() {
+            return self.read_elsewhere(verb, entry);
         }
+        // SAFETY: aligned, and mapped as long as the counter is there: it is the counter's own, or who created it saw to that. The
+        // device writes it with whole stores.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        Ok(u64::from_le(word.load(Ordering::Acquire)))
     }
 
     /// A value that is not in memory.
     #[cold]
     fn read_elsewhere(&self, verb: &'static str, entry: Entry) -> Result<u64> {
         let inner = &*self.0;
-        match *inner.values {
-            CounterValues::InKernel => inner
-                .with_handle(|handle| calls::read_comp_cntr(inner.object.transport(), handle, entry as u32))
-                .map_err(|errno| Error::new(verb, errno)),
-            CounterValues::InMemory { .. } => {
-                let detail = "the value is in a dma-buf that is not mapped here";
-                Err(Error::with(verb, Errno::EOPNOTSUPP, detail))
-            }
+        if !inner.values.in_kernel {
+            let detail = "the value is in a dma-buf that is not mapped here";
+            return Err(Error::with(verb, Errno::EOPNOTSUPP, detail));
         }
+        inner
+            .with_handle(|handle| calls::read_comp_cntr(inner.object.transport(), handle, entry as u32))
+            .map_err(|errno| Error::new(verb, errno))
     }
 
     fn modify(&self, verb: &'static str, entry: Entry, operation: u32, value: u64) -> Result<()> {

@@ -6,6 +6,7 @@ mod efa;
 mod rxe;
 
 use std::ops::RangeInclusive;
+use std::ptr;
 
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
@@ -85,10 +86,10 @@ pub(crate) trait ContextOps: Send + Sync {
         errors: CounterMemory<'_>,
     ) -> Result<NewCounter, Errno> {
         match (completions, errors) {
-            (CounterMemory::Own, CounterMemory::Own) => Ok(NewCounter {
-                handle: calls::create_comp_cntr(transport)?,
-                values: CounterValues::InKernel,
-            }),
+            (CounterMemory::Own, CounterMemory::Own) => {
+                let values = CounterValues { words: [ptr::null_mut(); 2], in_kernel: true, _own: None };
+                Ok(NewCounter { handle: calls::create_comp_cntr(transport)?, values })
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -121,16 +122,14 @@ pub(crate) struct NewCounter {
 }
 
 /// Where a completion counter's two values are.
-pub(crate) enum CounterValues {
-    /// In the kernel, which is asked for them.
-    InKernel,
-    /// In memory, where the device writes them, little-endian.
-    InMemory {
-        /// Addresses of the values, by `enum ib_uverbs_comp_cntr_entry`. Null where this process has none.
-        words: [*mut u64; 2],
-        /// What of it is the counter's own.
-        _own: Option<Memory>,
-    },
+pub(crate) struct CounterValues {
+    /// Addresses in memory, by `enum ib_uverbs_comp_cntr_entry`, where the device writes them, little-endian. Null where this process
+    /// has none.
+    pub(crate) words: [*mut u64; 2],
+    /// Whether the kernel has them, and is asked.
+    pub(crate) in_kernel: bool,
+    /// What of the memory is the counter's own.
+    pub(crate) _own: Option<Memory>,
 }
 
 /// The user's side of a CQ.

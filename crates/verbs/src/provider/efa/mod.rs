@@ -254,7 +254,7 @@ impl ContextOps for Opened {
         let mut words = [ptr::null_mut(); 2];
         words[comp_cntr_entry::COMP as usize] = completions;
         words[comp_cntr_entry::ERR as usize] = errors;
-        Ok(NewCounter { handle, values: CounterValues::InMemory { words, _own: own } })
+        Ok(NewCounter { handle, values: CounterValues { words, in_kernel: false, _own: own } })
     }
 }
 
