@@ -10,6 +10,7 @@ mod interop;
 mod kernel;
 mod modules;
 mod reference;
+mod reference_tests;
 mod tasks;
 mod version;
 mod vm;
@@ -45,6 +46,8 @@ enum Task {
         #[arg(long, value_enum, default_value = "7.3")]
         kernel: Line,
     },
+    /// Run rdma-core's own tests on a device in a virtual machine
+    ReferenceTests(reference_tests::ReferenceTests),
     /// Count the instructions of verbs in a virtual machine, against their bounds
     Bench {
         /// Line of kernels
@@ -84,6 +87,7 @@ fn run(task: Task) -> Result<u8> {
         Task::Test { kernel } if kernel.is_empty() => return Ok(tasks::test(&Line::ALL)),
         Task::Test { kernel } => return Ok(tasks::test(&kernel)),
         Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
+        Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
         Task::Bench { kernel } => tasks::bench(kernel)?,
         Task::Abi => tasks::abi()?,
         Task::Lint => tasks::lint()?,
