@@ -40,7 +40,7 @@ enum Task {
         #[arg(long, value_enum)]
         kernel: Vec<Line>,
     },
-    /// Run ping-pong between uverbs and the distribution's rdma-core in a virtual machine
+    /// Run ping-pong between uverbs and the distribution's rdma-core, and compare their completion counters, in virtual machines
     Interop {
         /// Line of kernels
         #[arg(long, value_enum, default_value = "7.3")]
@@ -62,7 +62,10 @@ enum Task {
     Lint,
     /// The part of `interop` that runs in the guest
     #[command(hide = true)]
-    GuestInterop,
+    GuestInterop {
+        #[arg(value_enum)]
+        part: interop::Part,
+    },
 }
 
 fn main() -> ExitCode {
@@ -91,7 +94,7 @@ fn run(task: Task) -> Result<u8> {
         Task::Bench { kernel } => tasks::bench(kernel)?,
         Task::Abi => tasks::abi()?,
         Task::Lint => tasks::lint()?,
-        Task::GuestInterop => interop::run_in_guest()?,
+        Task::GuestInterop { part } => interop::run_in_guest(part)?,
     }
     Ok(0)
 }

@@ -104,7 +104,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
         Ok(())
     });
     step("interoperability with rdma-core", &|| {
-        ensure!(interop::run(Line::V7_3)?, "some pairs failed");
+        ensure!(interop::run(Line::V7_3)?, "some rows failed");
         Ok(())
     });
 
