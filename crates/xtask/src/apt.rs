@@ -41,6 +41,11 @@ impl Release {
         }
     }
 
+    /// Whether sources are wanted too, and not only packages.
+    fn with_sources(self) -> bool {
+        self == Self::Sid
+    }
+
     fn security_suite(self) -> Option<&'static str> {
         match self {
             Self::Bookworm => Some("bookworm-security"),
@@ -115,7 +120,9 @@ impl Mirror {
 
     fn sources(&self, release: Release, keyring: &str) -> String {
         let line = |address: &str, suite: &str| {
-            format!("deb [arch=amd64 signed-by={keyring}] {address} {suite} main\n")
+            let line = format!("deb [arch=amd64 signed-by={keyring}] {address} {suite} main\n");
+            let source = release.with_sources().then(|| line.replacen("deb", "deb-src", 1));
+            line + &source.unwrap_or_default()
         };
         let main = release.suites().iter().map(|suite| line(&self.main, suite));
         main.chain(release.security_suite().map(|suite| line(&self.security, suite))).collect()
@@ -253,6 +260,19 @@ impl<'a> Archive<'a> {
         }
         Ok(())
     }
+
+    /// Fetches the source that a package was made of, as its authors published it, into a folder. Gives the archive.
+    pub(crate) fn upstream_source(&self, package: &Package, into: &Path) -> Result<PathBuf> {
+        let Package { name, version } = package;
+        host::progress(format_args!("fetching the source of {name} {version}"));
+        let mut download = self.apt("apt-get");
+        download.args(["-q", "source", "--download-only", "--tar-only", &format!("{name}={version}")]);
+        host::output(download.current_dir(into))?;
+        let entries = fs::read_dir(into)?.collect::<std::io::Result<Vec<_>>>()?;
+        let original = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar.");
+        let found = entries.into_iter().map(|entry| entry.path()).find(original);
+        found.with_context(|| format!("apt fetched no source of {name} {version}"))
+    }
 }
 
 /// Nothing of the host's configuration counts but the way to the network.
@@ -350,7 +370,10 @@ mod tests {
             lines[2],
             "deb [arch=amd64 signed-by=/keys] http://mirror.test/debian-security bookworm-security main"
         );
-        assert_eq!(mirror.sources(Release::Sid, "/keys").lines().count(), 1);
+        let sources = mirror.sources(Release::Sid, "/keys");
+        let lines: Vec<&str> = sources.lines().collect();
+        let sid = "[arch=amd64 signed-by=/keys] http://mirror.test/debian sid main";
+        assert_eq!(lines, [format!("deb {sid}"), format!("deb-src {sid}")]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The cache folder: what was fetched and prepared once, keyed by version.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -75,13 +76,16 @@ impl Cache {
         folder.with_context(|| format!("cannot write to {}", self.root.display()))
     }
 
-    /// Removes what interrupted runs left behind.
+    /// Removes what interrupted runs left behind. What is unpacked into a folder may set its time of modification back to
+    /// that in the package, but not its time of change.
     fn sweep(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let old = |data: fs::Metadata| {
+            let changed = Duration::from_secs(u64::try_from(data.ctime()).unwrap_or_default());
+            now.saturating_sub(changed) > Duration::from_secs(86_400)
+        };
         for entry in fs::read_dir(&self.root).into_iter().flatten().filter_map(Result::ok) {
-            let old = entry.metadata().and_then(|data| data.modified()).is_ok_and(|time| {
-                SystemTime::now().duration_since(time).is_ok_and(|age| age > Duration::from_secs(86_400))
-            });
-            if old && entry.file_name().to_string_lossy().starts_with(PARTIAL) {
+            if entry.metadata().is_ok_and(old) && entry.file_name().to_string_lossy().starts_with(PARTIAL) {
                 // Best effort: it takes room and does no other harm.
                 let _ = fs::remove_dir_all(entry.path());
             }
@@ -119,5 +123,15 @@ mod tests {
         cache.entry("kernel-6.1.10-1-x", |_| Ok(())).unwrap();
         assert_eq!(cache.newest("kernel-6.1.", "-x").unwrap(), folder.path().join("kernel-6.1.10-1-x"));
         assert_eq!(cache.newest("kernel-6.12.", "-x"), None);
+    }
+
+    #[test]
+    fn scratch_is_not_swept_while_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache { root: folder.path().to_path_buf() };
+        let first = cache.scratch().unwrap();
+        File::open(first.path()).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let second = cache.scratch().unwrap();
+        assert!(first.path().is_dir() && second.path().is_dir());
     }
 }

@@ -1,4 +1,5 @@
-//! Ping-pong between `uverbs` and the distribution's rdma-core: every pair of ends, by polling and by events.
+//! Ping-pong between `uverbs` and the distribution's rdma-core: every pair of ends, by polling and by events. Then completion
+//! counters of both on the same EFA model: the same traffic, the same counts.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,9 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use serde::Deserialize;
 
+use crate::host;
 use crate::kernel::Line;
-use crate::vm::{Copy, Vm};
+use crate::vm::{Copy, Device, Vm};
 
 /// Message sizes and how many of each, so that the table takes about a minute under emulation.
 const SIZES: [(u32, u32); 5] = [(1, 200), (64, 200), (4096, 200), (65_536, 50), (1_048_576, 10)];
@@ -47,17 +51,50 @@ impl End {
 const PAIRS: [(End, End); 3] =
     [(End::Reference, End::Ours), (End::Ours, End::Reference), (End::Ours, End::Ours)];
 
-/// Boots the guest and runs the table in it. Whether every pair was fine.
+/// How many operations of each kind are counted.
+const COUNTED: u64 = 10_000;
+/// Where the guest has our program for rdma-core's counters.
+const COUNTERS: &str = "/usr/share/rdma-core/counters.py";
+
+/// What the guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    PingPong,
+    Counters,
+}
+
+/// Boots the guests and runs the tables in them. Whether every row was fine.
 pub(crate) fn run(kernel: Line) -> Result<bool> {
+    let ping_pong = guest(kernel, "ping-pong")?.run()?;
+    if kernel != Line::V7_3 {
+        println!("counters: none before kernel 7.3");
+        return Ok(ping_pong == 0);
+    }
+    let mut vm = guest(kernel, "counters")?;
+    vm.device = Device::Efa;
+    let host = host::workspace().join("tests/interop/counters.py");
+    vm.files.push(Copy { host, guest: COUNTERS.to_owned() });
+    let counters = vm.run()?;
+    Ok(ping_pong == 0 && counters == 0)
+}
+
+fn guest(kernel: Line, part: &str) -> Result<Vm> {
     let own = std::env::current_exe().context("cannot find the program of xtask")?;
-    let mut vm = Vm::command(kernel, ["/usr/bin/xtask", "guest-interop"]);
+    let mut vm = Vm::command(kernel, ["/usr/bin/xtask", "guest-interop", part]);
     vm.reference = true;
     vm.files.push(Copy { host: own, guest: "/usr/bin/xtask".to_owned() });
-    Ok(vm.run()? == 0)
+    Ok(vm)
 }
 
 /// The part that runs in the guest.
-pub(crate) fn run_in_guest() -> Result<()> {
+pub(crate) fn run_in_guest(part: Part) -> Result<()> {
+    match part {
+        Part::PingPong => ping_pong(),
+        Part::Counters => counters(),
+    }
+}
+
+fn ping_pong() -> Result<()> {
     let started = Instant::now();
     println!("{:>8} {:>6}  {:<7} {:<10} {:<10} result", "size", "count", "mode", "server", "client");
     let (mut port, mut total, mut failed) = (FIRST_PORT, 0, 0);
@@ -84,6 +121,63 @@ pub(crate) fn run_in_guest() -> Result<()> {
     println!("interop: {passed} passed, {failed} failed in {:.0} s", started.elapsed().as_secs_f64());
     ensure!(failed == 0, "{failed} of {total} pairs failed");
     Ok(())
+}
+
+/// What a counter said, as `uverbs counters run --json` tells it.
+#[derive(Debug, Deserialize)]
+struct Count {
+    end: String,
+    operation: String,
+    observed: u64,
+    observed_errors: u64,
+    ok: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Counts {
+    counters: Vec<Count>,
+}
+
+/// Runs the same traffic, success and errors, through both and compares every count.
+fn counters() -> Result<()> {
+    let device = Device::Efa.name().context("EFA has no device")?;
+    let mut ours = Command::new("uverbs");
+    ours.args(["counters", "run", "-d", device, "-n", &COUNTED.to_string(), "--errors", "--json"]);
+    let mut reference = Command::new("python3");
+    reference.args([COUNTERS, device, &COUNTED.to_string()]);
+    let (ours, reference) =
+        (counts(&mut ours).context("uverbs")?, counts(&mut reference).context("rdma-core")?);
+    let rows = compare(&ours.counters, &reference.counters)?;
+    let failed = rows.iter().filter(|(_, ok)| !ok).count();
+    for (row, _) in &rows {
+        println!("{row}");
+    }
+    println!("counters: {} passed, {failed} failed", rows.len() - failed);
+    ensure!(failed == 0, "{failed} of {} counters differ", rows.len());
+    Ok(())
+}
+
+/// What a program prints, also if it says that a counter is wrong.
+fn counts(command: &mut Command) -> Result<Counts> {
+    let run = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    serde_json::from_str(&text).with_context(|| format!("it printed no counters ({}): {text}", run.status))
+}
+
+/// A row for each counter, and whether both said the same and what was expected.
+fn compare(ours: &[Count], reference: &[Count]) -> Result<Vec<(String, bool)>> {
+    let same = |a: &Count, b: &Count| (&a.end, &a.operation) == (&b.end, &b.operation);
+    let both = ours.len() == reference.len() && ours.iter().zip(reference).all(|(a, b)| same(a, b));
+    ensure!(both && !ours.is_empty(), "not the same counters: {ours:?}\nand: {reference:?}");
+    let row = |(ours, reference): (&Count, &Count)| {
+        let values = |count: &Count| format!("{}+{}", count.observed, count.observed_errors);
+        let (a, b) = (values(ours), values(reference));
+        let ok = a == b && ours.ok && reference.ok;
+        let verdict = if ok { "ok" } else { "FAILED" };
+        let Count { end, operation, .. } = ours;
+        (format!("counters  {end:<7} {operation:<17}  uverbs={a:<9} rdma-core={b:<9} {verdict}"), ok)
+    };
+    Ok(ours.iter().zip(reference).map(row).collect())
 }
 
 struct Pair {
@@ -194,6 +288,32 @@ fn listens(table: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_that_differ() {
+        let count = |observed: u64, observed_errors: u64, ok: bool| Count {
+            end: "active".to_owned(),
+            operation: "SEND".to_owned(),
+            observed,
+            observed_errors,
+            ok,
+        };
+        let row = |ours: Count, reference: Count| compare(&[ours], &[reference]).unwrap().remove(0);
+        let (text, ok) = row(count(20, 5, true), count(20, 5, true));
+        assert!(ok && text.contains("uverbs=20+5") && text.ends_with(" ok"), "{text}");
+        for (reference, shown) in
+            [(count(19, 5, false), "rdma-core=19+5"), (count(20, 4, true), "rdma-core=20+4")]
+        {
+            let (text, ok) = row(count(20, 5, true), reference);
+            assert!(!ok && text.contains("uverbs=20+5") && text.contains(shown), "{text}");
+        }
+        // Both the same and both wrong.
+        assert!(!row(count(19, 0, false), count(19, 0, false)).1);
+        assert!(compare(&[count(1, 0, true)], &[]).is_err());
+        assert!(compare(&[], &[]).is_err());
+        let other = Count { operation: "RECV".to_owned(), ..count(1, 0, true) };
+        assert!(compare(&[count(1, 0, true)], &[other]).is_err());
+    }
 
     #[test]
     fn listening_ports() {

@@ -10,6 +10,7 @@ mod interop;
 mod kernel;
 mod modules;
 mod reference;
+mod reference_tests;
 mod tasks;
 mod version;
 mod vm;
@@ -39,12 +40,14 @@ enum Task {
         #[arg(long, value_enum)]
         kernel: Vec<Line>,
     },
-    /// Run ping-pong between uverbs and the distribution's rdma-core in a virtual machine
+    /// Run ping-pong between uverbs and the distribution's rdma-core, and compare their completion counters, in virtual machines
     Interop {
         /// Line of kernels
         #[arg(long, value_enum, default_value = "7.3")]
         kernel: Line,
     },
+    /// Run rdma-core's own tests on a device in a virtual machine
+    ReferenceTests(reference_tests::ReferenceTests),
     /// Count the instructions of verbs in a virtual machine, against their bounds
     Bench {
         /// Line of kernels
@@ -59,7 +62,10 @@ enum Task {
     Lint,
     /// The part of `interop` that runs in the guest
     #[command(hide = true)]
-    GuestInterop,
+    GuestInterop {
+        #[arg(value_enum)]
+        part: interop::Part,
+    },
 }
 
 fn main() -> ExitCode {
@@ -84,10 +90,11 @@ fn run(task: Task) -> Result<u8> {
         Task::Test { kernel } if kernel.is_empty() => return Ok(tasks::test(&Line::ALL)),
         Task::Test { kernel } => return Ok(tasks::test(&kernel)),
         Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
+        Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
         Task::Bench { kernel } => tasks::bench(kernel)?,
         Task::Abi => tasks::abi()?,
         Task::Lint => tasks::lint()?,
-        Task::GuestInterop => interop::run_in_guest()?,
+        Task::GuestInterop { part } => interop::run_in_guest(part)?,
     }
     Ok(0)
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::apt::{self, Release};
 use crate::cache::Cache;
 use crate::kernel::Line;
+use crate::reference_tests::ReferenceTests;
 use crate::vm::{Copy, Device, Vm};
 use crate::{abi, host, interop};
 
@@ -97,8 +98,13 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
     }
     step("completion counters on a soft-RoCE that has them", &counters);
     step("EFA: the model under the kernel's driver, uverbs and rdma-core", &efa);
+    step("rdma-core's own tests on EFA", &|| {
+        let tests = ReferenceTests::on(Line::V7_3, Device::Efa);
+        ensure!(patiently(&tests.vm()?)? == 0, "some tests failed, or too few ran");
+        Ok(())
+    });
     step("interoperability with rdma-core", &|| {
-        ensure!(interop::run(Line::V7_3)?, "some pairs failed");
+        ensure!(interop::run(Line::V7_3)?, "some rows failed");
         Ok(())
     });
 

@@ -50,6 +50,17 @@ pub(crate) enum Device {
     None,
 }
 
+impl Device {
+    /// Its name in the guest.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Rxe | Self::RxeCounters => Some("rxe0"),
+            Self::Efa => Some("efa_0"),
+            Self::None => None,
+        }
+    }
+}
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Vm {
     /// Line of kernels
