@@ -21,6 +21,7 @@ mod lifetime;
 mod memory;
 mod qp;
 mod soft;
+mod srq;
 mod traffic;
 
 use std::process::ExitCode;
@@ -73,6 +74,7 @@ const MODULES: &[&[Case]] = &[
     cq::CASES,
     channel::CASES,
     qp::CASES,
+    srq::CASES,
     traffic::CASES,
     datagram::CASES,
     errors::CASES,

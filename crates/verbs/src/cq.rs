@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use uverbs_ioctl::calls::{self, CqRequest};
@@ -12,7 +12,7 @@ use crate::channel::{ChannelInner, CompletionChannel, deadline};
 use crate::completion::WorkCompletion;
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
-use crate::object::Object;
+use crate::object::{Object, next_id};
 use crate::provider::CompletionRing;
 
 /// A completion queue, `struct ibv_cq`.
@@ -66,12 +66,11 @@ impl CompletionQueue {
         channel: Option<&CompletionChannel>,
         vector: u32,
     ) -> Result<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         const VERB: &str = "create_cq";
         if channel.is_some_and(|channel| !Arc::ptr_eq(channel.0.context(), context.inner())) {
             return Err(Error::with(VERB, Errno::EINVAL, "the channel belongs to another context"));
         }
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = next_id();
         let request = CqRequest {
             cqe: entries,
             user_handle: id,

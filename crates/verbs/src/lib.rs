@@ -1,7 +1,7 @@
 //! The Linux RDMA verbs in Rust, all the way down to the kernel: no libibverbs, no C library for verbs, no bindgen.
 //!
 //! A program opens a [`Device`], which gives a [`Context`]. In it are [`ProtectionDomain`]s with [`MemoryRegion`]s and
-//! [`QueuePair`]s, and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. Each type names its counterpart in
+//! [`QueuePair`]s, which may share a [`SharedReceiveQueue`], and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. Each type names its counterpart in
 //! libibverbs, and errors name the verb, the kernel's error number and what to do about it.
 //!
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
@@ -44,6 +44,7 @@ mod pd;
 mod post;
 mod provider;
 mod qp;
+mod srq;
 
 pub use ah::AddressHandle;
 pub use attributes::{
@@ -67,6 +68,7 @@ pub use qp::{
     AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,
     QueuePairInit, QueuePairState, QueuePairType,
 };
+pub use srq::{SharedReceiveQueue, SharedReceiveQueueAttributes};
 
 /// The examples of the README and of the guides compile.
 #[cfg(doctest)]

@@ -22,6 +22,7 @@ use crate::object::Object;
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendBatch, SendRequest};
 use crate::provider::WorkRings;
+use crate::srq::{SharedReceiveQueue, SrqShared};
 
 /// How a QP transports messages, `enum ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,8 @@ pub struct QueuePairInit<'a> {
     pub capabilities: QueuePairCapabilities,
     /// Whether every send request makes a completion, flagged or not, `sq_sig_all`.
     pub signal_all: bool,
+    /// Where it takes receives from, instead of a queue of its own. Its capabilities for receives mean nothing then.
+    pub shared_receive_queue: Option<&'a SharedReceiveQueue>,
 }
 
 impl<'a> QueuePairInit<'a> {
@@ -179,13 +182,14 @@ impl<'a> QueuePairInit<'a> {
             recv_cq: cq,
             capabilities: QueuePairCapabilities::default(),
             signal_all: false,
+            shared_receive_queue: None,
         }
     }
 }
 
 /// A queue pair, `struct ibv_qp`.
 ///
-/// Posting takes `&mut self` and no lock. It keeps its protection domain and its CQs alive.
+/// Posting takes `&mut self` and no lock. It keeps its protection domain, its CQs and its SRQ alive.
 pub struct QueuePair {
     // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
@@ -204,6 +208,7 @@ pub struct QueuePair {
     _domain: ProtectionDomain,
     _send_cq: Arc<CqShared>,
     _recv_cq: Arc<CqShared>,
+    srq: Option<Arc<SrqShared>>,
 }
 
 impl QueuePair {
@@ -217,11 +222,20 @@ impl QueuePair {
                 return Err(Error::with(VERB, Errno::EINVAL, detail));
             }
         }
-        let asked = init.capabilities;
+        let srq = init.shared_receive_queue.map(SharedReceiveQueue::shared);
+        if srq.is_some_and(|srq| !Arc::ptr_eq(srq.context(), &context)) {
+            let detail = "the shared receive queue belongs to another context than the domain";
+            return Err(Error::with(VERB, Errno::EINVAL, detail));
+        }
+        let mut asked = init.capabilities;
+        if srq.is_some() {
+            (asked.max_recv_wr, asked.max_recv_sge) = (0, 0);
+        }
         let request = QpRequest {
             pd: domain.handle(),
             send_cq: init.send_cq.shared().handle(),
             recv_cq: init.recv_cq.shared().handle(),
+            srq: srq.map(|srq| srq.handle()),
             user_handle: 0,
             cap: QpCap {
                 max_send_wr: asked.max_send_wr,
@@ -250,6 +264,7 @@ impl QueuePair {
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
             _recv_cq: init.recv_cq.shared().clone(),
+            srq: srq.cloned(),
         })
     }
 
@@ -266,6 +281,11 @@ impl QueuePair {
     /// The capacities granted.
     pub fn capabilities(&self) -> QueuePairCapabilities {
         self.capabilities
+    }
+
+    /// The [`id`](SharedReceiveQueue::id) of the shared receive queue that it takes receives from, if it does.
+    pub fn shared_receive_queue_id(&self) -> Option<u64> {
+        self.srq.as_ref().map(|srq| srq.id())
     }
 
     /// Changes attributes and state, `ibv_modify_qp`.
@@ -287,7 +307,8 @@ impl QueuePair {
                 if change.state == Some(QueuePairState::Reset) {
                     self.rings.reset();
                 }
-                self.takes_receives = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
+                let without_ado = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
+                self.takes_receives = without_ado && self.srq.is_none();
                 Ok(())
             }
             Err(errno) => {
@@ -360,9 +381,12 @@ impl QueuePair {
         self.post_receive_otherwise(requests)
     }
 
-    /// In the states RESET and ERR.
+    /// In the states RESET and ERR, or with an SRQ.
     #[cold]
     fn post_receive_otherwise(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError { index: 0, reason: PostReason::SharedReceiveQueue });
+        }
         if self.state == QueuePairState::Reset {
             return Err(PostError { index: 0, reason: PostReason::WrongState(self.state) });
         }

@@ -8,7 +8,7 @@ mod rxe;
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
-use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest, SrqCreated, SrqRequest};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
@@ -50,6 +50,11 @@ pub(crate) trait ContextOps: Send + Sync {
     /// Creates a QP and maps its rings. Nothing is left of it if that fails.
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno>;
 
+    /// Creates an SRQ and maps its ring. Nothing is left of it if that fails.
+    fn create_srq(&self, _: &dyn Transport, _: &SrqRequest) -> Result<NewSrq, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Attributes of a QP that can be asked for.
     fn qp_attributes(&self) -> QpAttrMask {
         QpAttrMask::all()
@@ -84,6 +89,13 @@ pub(crate) struct NewCq {
 pub(crate) struct NewQp {
     pub(crate) created: QpCreated,
     pub(crate) rings: Box<dyn WorkRings>,
+}
+
+/// An SRQ just made.
+pub(crate) struct NewSrq {
+    pub(crate) created: SrqCreated,
+    pub(crate) number: u32,
+    pub(crate) ring: Box<dyn SharedReceiveRing>,
 }
 
 /// An address handle just made.
@@ -168,4 +180,19 @@ pub(crate) trait WorkRings: Send + Sync {
 
     /// Begins anew: the QP has been moved to RESET.
     fn reset(&mut self) {}
+}
+
+/// The user's side of an SRQ.
+pub(crate) trait SharedReceiveRing: Send + Sync {
+    /// Posts requests until one does not go, and says how many went.
+    fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize;
+
+    /// Why this one did not go.
+    fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason;
+
+    /// Asks for one event when fewer receives than this are left; zero for none.
+    fn set_limit(&mut self, transport: &dyn Transport, srq: u32, limit: u32) -> Result<(), Errno>;
+
+    /// Makes room for at least that many receives, and says how many there is room for. Those posted stay.
+    fn resize(&mut self, transport: &dyn Transport, srq: u32, max_wr: u32) -> Result<u32, Errno>;
 }

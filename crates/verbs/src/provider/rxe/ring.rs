@@ -118,6 +118,13 @@ impl Producer {
         self.shared.producer().store(self.next, Ordering::Release);
     }
 
+    /// Has no room from now on: the kernel has turned to another ring, and no longer moves its index in this one.
+    pub(super) fn close(&mut self) {
+        let full = (self.next + 1) & self.shared.mask;
+        self.shared.consumer().store(full, Ordering::Relaxed);
+        self.consumed = full;
+    }
+
     /// Forgets what was written but not shown.
     pub(super) fn rewind(&mut self) {
         self.next = self.published;
@@ -212,6 +219,17 @@ mod tests {
         ring.rewind();
         assert_eq!(ring.shared.producer().load(Ordering::Relaxed), 0);
         assert_eq!(ring.reserve(), Some(first));
+    }
+
+    #[test]
+    fn a_closed_producer_has_no_room() {
+        let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
+        ring.reserve().unwrap();
+        ring.advance();
+        ring.publish();
+        ring.close();
+        assert!(ring.reserve().is_none());
+        assert!(ring.reserve().is_none());
     }
 
     #[test]
