@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use uverbs::{ErrorKind, SendFlags, SendRequest, WorkCompletion};
-use uverbs_ioctl::events::{read_async_event, wait_readable};
+use uverbs::{AsyncEventElement, AsyncEventType, ErrorKind, SendFlags, SendRequest, WorkCompletion};
 
 use crate::common::{
     DEADLINE, MOMENT, Pair, Setup, open, pair, poll_for, poll_for_none, refused, succeeded, wait_until,
@@ -174,7 +173,6 @@ fn wait_is_refused_on_a_shared_channel() {
 
 /// More completions than fit: the surplus is lost, a CQ error event says so, and the queue pair is in error.
 fn vb_05_overrun_is_told_and_breaks_the_queue_pair() {
-    const CQ_ERR: u32 = 0;
     let context = open();
     let small = Setup { entries: 1, ..Setup::default() };
     let (mut a, mut b) = (Setup::default().end(&context), small.end(&context));
@@ -184,9 +182,9 @@ fn vb_05_overrun_is_told_and_breaks_the_queue_pair() {
     for wr_id in 0..6 {
         a.send_nothing(wr_id).unwrap();
     }
-    assert!(wait_readable(context.async_fd(), Some(Instant::now() + DEADLINE)).unwrap());
-    let event = read_async_event(context.async_fd()).unwrap();
-    assert_eq!((event.event_type, event.element), (CQ_ERR, b.cq.id()));
+    let event = context.async_events().wait(Some(DEADLINE)).unwrap().unwrap();
+    assert_eq!(event.kind(), AsyncEventType::CompletionQueueError);
+    assert_eq!(event.element(), AsyncEventElement::CompletionQueue(b.cq.id()));
     assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [0]);
     wait_until("queue pair in error", || b.qp.query().unwrap().state == uverbs::QueuePairState::Error);
 }

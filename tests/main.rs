@@ -17,6 +17,7 @@ mod datagram;
 mod device;
 mod efa;
 mod errors;
+mod events;
 mod lifetime;
 mod memory;
 mod qp;
@@ -78,6 +79,7 @@ const MODULES: &[&[Case]] = &[
     traffic::CASES,
     datagram::CASES,
     errors::CASES,
+    events::CASES,
     lifetime::CASES,
     cli::CASES,
     counters::CASES,

@@ -12,6 +12,7 @@ use crate::channel::{ChannelInner, CompletionChannel, deadline};
 use crate::completion::WorkCompletion;
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
+use crate::events::{AsyncEventElement, EventSource, not_acknowledged};
 use crate::object::{Object, next_id};
 use crate::provider::CompletionRing;
 
@@ -27,8 +28,7 @@ pub struct CompletionQueue {
 /// What QPs and events keep alive of a CQ.
 pub(crate) struct CqShared {
     object: Object,
-    /// Never used twice in this process, so that a late event cannot be taken for one of a later CQ.
-    id: u64,
+    source: EventSource,
     channel: Option<Arc<ChannelInner>>,
     pub(crate) unacknowledged: AtomicU32,
     /// Whether the next completion raises an event, or has raised one that nobody has read.
@@ -39,7 +39,7 @@ pub(crate) struct CqShared {
 
 impl CqShared {
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.source.id()
     }
 
     pub(crate) fn handle(&self) -> u32 {
@@ -54,7 +54,7 @@ impl CqShared {
 impl Drop for CqShared {
     fn drop(&mut self) {
         if let Some(channel) = &self.channel {
-            channel.remove(self.id);
+            channel.remove(self.id());
         }
     }
 }
@@ -83,7 +83,7 @@ impl CompletionQueue {
         let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
         let shared = Arc::new(CqShared {
             object: Object::new(context.inner().clone(), new.handle, destroy),
-            id,
+            source: EventSource::new(context.inner(), id, AsyncEventElement::CompletionQueue(id)),
             channel: channel.map(|channel| channel.0.clone()),
             unacknowledged: AtomicU32::new(0),
             armed: AtomicBool::new(false),
@@ -102,7 +102,7 @@ impl CompletionQueue {
 
     /// What events of this CQ carry. No other CQ of this process has or had the same.
     pub fn id(&self) -> u64 {
-        self.shared.id
+        self.shared.id()
     }
 
     /// Takes completions, `ibv_poll_cq`: as many as there are and fit, oldest first. The slice returned has those.
@@ -193,13 +193,10 @@ impl CompletionQueue {
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_cq";
         let Self { ring, entries, shared } = self;
-        let busy = |shared: Arc<CqShared>, ring, detail: String| {
-            let error = Error::with(VERB, Errno::EBUSY, detail);
-            Err(DestroyError::new(Self { ring, entries, shared }, error))
-        };
-        let events = shared.unacknowledged.load(Ordering::Acquire);
+        let events = shared.unacknowledged.load(Ordering::Acquire) + shared.source.unacknowledged();
         if events > 0 {
-            return busy(shared, ring, format!("{events} of its events are not acknowledged: drop them"));
+            let error = not_acknowledged(VERB, events);
+            return Err(DestroyError::new(Self { ring, entries, shared }, error));
         }
         match Arc::try_unwrap(shared) {
             Ok(mut inner) => match inner.object.destroy() {
@@ -214,7 +211,9 @@ impl CompletionQueue {
             },
             Err(shared) => {
                 let users = Arc::strong_count(&shared).saturating_sub(1);
-                busy(shared, ring, format!("in use {users} times by queues of QPs or by events"))
+                let detail = format!("in use {users} times by queues of QPs or by events");
+                let error = Error::with(VERB, Errno::EBUSY, detail);
+                Err(DestroyError::new(Self { ring, entries, shared }, error))
             }
         }
     }
@@ -227,7 +226,7 @@ impl CompletionQueue {
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
-            .field("id", &self.shared.id)
+            .field("id", &self.id())
             .field("entries", &self.entries)
             .finish_non_exhaustive()
     }

@@ -1,7 +1,8 @@
 //! The Linux RDMA verbs in Rust, all the way down to the kernel: no libibverbs, no C library for verbs, no bindgen.
 //!
 //! A program opens a [`Device`], which gives a [`Context`]. In it are [`ProtectionDomain`]s with [`MemoryRegion`]s and
-//! [`QueuePair`]s, which may share a [`SharedReceiveQueue`], and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. Each type names its counterpart in
+//! [`QueuePair`]s, which may share a [`SharedReceiveQueue`], and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. What
+//! happens to the device and to all of these arrives as [`AsyncEvents`]. Each type names its counterpart in
 //! libibverbs, and errors name the verb, the kernel's error number and what to do about it.
 //!
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
@@ -36,6 +37,7 @@ mod counter;
 mod cq;
 mod device;
 mod error;
+mod events;
 pub mod link;
 mod memory;
 mod mr;
@@ -57,6 +59,7 @@ pub use counter::{CompletionCounter, CompletionCounterCapabilities, CounterOpera
 pub use cq::CompletionQueue;
 pub use device::{Device, NodeType};
 pub use error::{DestroyError, Error, ErrorKind, Result};
+pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
 pub use pd::ProtectionDomain;

@@ -17,8 +17,9 @@ use crate::attributes::{Gid, Mtu};
 use crate::counter::{CompletionCounter, CounterInner, CounterOperations};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::error::{DestroyError, Error, Result};
+use crate::events::{AsyncEventElement, EventSource};
 use crate::mr::AccessFlags;
-use crate::object::Object;
+use crate::object::{Object, next_id};
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendBatch, SendRequest};
 use crate::provider::WorkRings;
@@ -193,6 +194,7 @@ impl<'a> QueuePairInit<'a> {
 pub struct QueuePair {
     // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
+    source: EventSource,
     pub(crate) rings: Box<dyn WorkRings>,
     kind: QueuePairType,
     qp_num: u32,
@@ -231,12 +233,13 @@ impl QueuePair {
         if srq.is_some() {
             (asked.max_recv_wr, asked.max_recv_sge) = (0, 0);
         }
+        let id = next_id();
         let request = QpRequest {
             pd: domain.handle(),
             send_cq: init.send_cq.shared().handle(),
             recv_cq: init.recv_cq.shared().handle(),
             srq: srq.map(|srq| srq.handle()),
-            user_handle: 0,
+            user_handle: id,
             cap: QpCap {
                 max_send_wr: asked.max_send_wr,
                 max_recv_wr: asked.max_recv_wr,
@@ -251,7 +254,9 @@ impl QueuePair {
             Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, init.kind, &asked))
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
+        let element = AsyncEventElement::QueuePair(new.created.qp_num);
         Ok(Self {
+            source: EventSource::new(&context, id, element),
             object: Object::new(context, new.created.handle, destroy),
             rings: new.rings,
             kind: init.kind,
@@ -457,11 +462,15 @@ impl QueuePair {
     /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group.
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group or an event of it has not been dropped.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        const VERB: &str = "destroy_qp";
+        if let Err(error) = self.source.check_acknowledged(VERB) {
+            return Err(DestroyError::new(self, error));
+        }
         match self.object.destroy() {
             Ok(()) => Ok(()),
-            Err(errno) => Err(DestroyError::new(self, Error::new("destroy_qp", errno))),
+            Err(errno) => Err(DestroyError::new(self, Error::new(VERB, errno))),
         }
     }
 

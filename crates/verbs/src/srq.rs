@@ -9,6 +9,7 @@ use uverbs_ioctl::{Errno, Transport};
 
 use crate::context::ContextInner;
 use crate::error::{DestroyError, Error, Result};
+use crate::events::{AsyncEventElement, EventSource};
 use crate::object::{Object, next_id};
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, ReceiveRequest};
@@ -48,13 +49,13 @@ pub struct SharedReceiveQueue {
 pub(crate) struct SrqShared {
     // Fields are dropped in this order.
     object: Object,
-    id: u64,
+    source: EventSource,
     domain: ProtectionDomain,
 }
 
 impl SrqShared {
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.source.id()
     }
 
     pub(crate) fn handle(&self) -> u32 {
@@ -77,13 +78,14 @@ impl SharedReceiveQueue {
             Error::new("create_srq", errno).or_detail(|| explain(&context, errno, max_wr, max_sge))
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_srq(transport, handle).map(|_| ());
+        let source = EventSource::new(&context, id, AsyncEventElement::SharedReceiveQueue(id));
         let object = Object::new(context, new.created.handle, destroy);
         Ok(Self {
             ring: new.ring,
             max_wr: new.created.max_wr,
             max_sge: new.created.max_sge,
             number: new.number,
-            shared: Arc::new(SrqShared { object, id, domain: domain.clone() }),
+            shared: Arc::new(SrqShared { object, source, domain: domain.clone() }),
         })
     }
 
@@ -104,7 +106,7 @@ impl SharedReceiveQueue {
 
     /// What events of this SRQ carry. No other object of this process has or had the same.
     pub fn id(&self) -> u64 {
-        self.shared.id
+        self.shared.id()
     }
 
     /// The domain that it belongs to.
@@ -191,12 +193,15 @@ impl SharedReceiveQueue {
     /// Gives the SRQ back, `ibv_destroy_srq`. What is posted is forgotten without completions.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a QP uses it.
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a QP uses it or an event of it has not been dropped.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_srq";
         let Self { ring, max_wr, max_sge, number, shared } = self;
         let failed =
             |shared, error| Err(DestroyError::new(Self { ring, max_wr, max_sge, number, shared }, error));
+        if let Err(error) = shared.source.check_acknowledged(VERB) {
+            return failed(shared, error);
+        }
         match Arc::try_unwrap(shared) {
             Ok(mut inner) => match inner.object.destroy() {
                 Ok(()) => Ok(()),
@@ -217,7 +222,7 @@ impl SharedReceiveQueue {
 impl fmt::Debug for SharedReceiveQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedReceiveQueue")
-            .field("id", &self.shared.id)
+            .field("id", &self.id())
             .field("max_wr", &self.max_wr)
             .field("max_sge", &self.max_sge)
             .finish_non_exhaustive()
