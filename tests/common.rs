@@ -334,4 +334,8 @@ impl Holdings {
             pinned,
         }
     }
+
+    pub(crate) fn device_mapping_count(&self) -> usize {
+        self.device_mappings.len()
+    }
 }

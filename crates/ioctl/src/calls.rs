@@ -11,7 +11,7 @@ use uverbs_uapi::user_verbs::{
     AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
     CreateCompChannelResp, DestroyCqResp, DestroyQpResp, DestroySrqResp, ExQueryDevice, ExQueryDeviceResp,
     ModifyQp, ModifySrq, PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp,
-    QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, write_cmd,
+    QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, ResizeCq, ResizeCqResp, write_cmd,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -46,6 +46,7 @@ legacy_commands! {
     CreateCompChannel => write_cmd::CREATE_COMP_CHANNEL, CreateCompChannelResp;
     CreateAh => write_cmd::CREATE_AH, CreateAhResp;
     ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
+    ResizeCq => write_cmd::RESIZE_CQ, ResizeCqResp;
     QueryQp => write_cmd::QUERY_QP, QueryQpResp;
     ModifyQp => write_cmd::MODIFY_QP, ();
     QuerySrq => write_cmd::QUERY_SRQ, QuerySrqResp;

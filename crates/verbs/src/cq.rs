@@ -19,6 +19,24 @@ use crate::provider::CompletionRing;
 /// A completion queue, `struct ibv_cq`.
 ///
 /// Polling takes `&mut self` and no lock. QPs keep the queue alive in the kernel, but it can be polled only through this.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Device, WorkCompletion};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let channel = context.create_completion_channel()?;
+/// let mut cq = context.create_completion_queue(16, Some(&channel), 0)?;
+/// // Create QPs that complete here. More of them want more room.
+/// cq.resize(64)?;
+/// let mut room = [WorkCompletion::default(); 8];
+/// for completion in cq.wait(&mut room, Some(Duration::from_secs(1)))? {
+///     println!("{completion:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct CompletionQueue {
     ring: Box<dyn CompletionRing>,
     entries: u32,
@@ -112,6 +130,31 @@ impl CompletionQueue {
     pub fn poll<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> &'a [WorkCompletion] {
         let count = self.ring.poll(completions);
         &completions[..count]
+    }
+
+    /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if it is zero, beyond the device's limit or below the number of
+    /// completions that are there: all stays as it was. [`OutOfResources`](crate::ErrorKind::OutOfResources) (`ENOMEM`): if there is no
+    /// address space left to map the new queue, nothing is found in it until another call has succeeded; no completion is lost.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) on EFA.
+    pub fn resize(&mut self, entries: u32) -> Result<()> {
+        const VERB: &str = "resize_cq";
+        let object = &self.shared.object;
+        match self.ring.resize(object.transport(), object.handle(), entries) {
+            Ok(granted) => {
+                self.entries = granted;
+                Ok(())
+            }
+            Err(errno) => Err(Error::new(VERB, errno).or_detail(|| {
+                if errno != Errno::EINVAL {
+                    return None;
+                }
+                let out_of_range = explain_entries(object.context(), entries);
+                out_of_range.or_else(|| Some(format!("more than {entries} completions may be there")))
+            })),
+        }
     }
 
     /// Asks for one event on the channel when the next completion arrives, `ibv_req_notify_cq`. With `solicited_only`, only a
@@ -237,15 +280,18 @@ fn explain(context: &Context, errno: Errno, entries: u32, vector: u32) -> Option
     if errno != Errno::EINVAL {
         return None;
     }
-    let (name, vectors) = (context.device().name(), context.completion_vectors());
-    let most = context.inner().limits()?.max_cqe;
+    explain_entries(context.inner(), entries).or_else(|| {
+        let (name, vectors) = (context.device().name(), context.completion_vectors());
+        (vector >= vectors)
+            .then(|| format!("completion vector {vector}, {name} has {vectors}, counted from 0"))
+    })
+}
+
+#[cold]
+fn explain_entries(context: &ContextInner, entries: u32) -> Option<String> {
     if entries == 0 {
-        Some("a CQ of zero entries".to_owned())
-    } else if entries > most {
-        Some(format!("{entries} entries, {name} allows {most}"))
-    } else if vector >= vectors {
-        Some(format!("completion vector {vector}, {name} has {vectors}, counted from 0"))
-    } else {
-        None
+        return Some("a CQ of zero entries".to_owned());
     }
+    let most = context.limits()?.max_cqe;
+    (entries > most).then(|| format!("{entries} entries, {} allows {most}", context.device().name()))
 }

@@ -139,6 +139,11 @@ pub(crate) trait CompletionRing: Send + Sync {
         solicited_only: bool,
         events: u32,
     ) -> Result<(), Errno>;
+
+    /// Makes room for at least that many completions, and says for how many there is. Those that are there stay, in order.
+    fn resize(&mut self, _transport: &dyn Transport, _cq: u32, _entries: u32) -> Result<u32, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 /// The user's side of a QP's two queues.

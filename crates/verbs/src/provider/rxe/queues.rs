@@ -1,8 +1,11 @@
 //! Elements of the rings: completions out, send requests in.
 
+use uverbs_ioctl::calls;
 use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
-use uverbs_ioctl::uapi::rxe::{CreateQpResp, DmaInfo, MmapInfo, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge};
-use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
+use uverbs_ioctl::uapi::rxe::{
+    CreateQpResp, DmaInfo, MmapInfo, ResizeCqResp, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
+};
+use uverbs_ioctl::uapi::user_verbs::{ResizeCq, Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
 
@@ -39,6 +42,21 @@ impl CompletionRing for Completions {
 
     fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool, _: u32) -> Result<(), Errno> {
         transport.doorbell(Doorbell::Arm { cq, solicited_only })
+    }
+
+    fn resize(&mut self, transport: &dyn Transport, cq: u32, entries: u32) -> Result<u32, Errno> {
+        let request = ResizeCq { cq_handle: cq, cqe: entries, ..Default::default() };
+        let mut response = ResizeCqResp::default();
+        let granted = calls::invoke_for_driver(transport, &request, &mut response)?.cqe;
+        // The kernel has another ring now, with the completions that were left in this one.
+        match Self::map(transport, &response.mi) {
+            Ok(new) => *self = new,
+            Err(errno) => {
+                self.0.close();
+                return Err(errno);
+            }
+        }
+        Ok(granted)
     }
 }
 

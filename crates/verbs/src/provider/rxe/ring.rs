@@ -147,6 +147,11 @@ impl Consumer {
         Self { shared, next }
     }
 
+    /// Is empty from now on: the kernel has turned to another ring, and no longer moves its index in this one.
+    pub(super) fn close(&mut self) {
+        self.next = self.shared.producer().load(Ordering::Relaxed) & self.shared.mask;
+    }
+
     /// How many elements wait.
     #[inline]
     pub(super) fn available(&self) -> u32 {
@@ -254,6 +259,15 @@ mod tests {
                 assert_eq!(ring.available(), 0);
             }
         }
+    }
+
+    #[test]
+    fn a_closed_consumer_is_empty() {
+        let mut ring = Consumer::new(shared(4, 6, HEADER + 256).unwrap());
+        ring.shared.producer().store(2, Ordering::Release);
+        assert_eq!(ring.available(), 2);
+        ring.close();
+        assert_eq!(ring.available(), 0);
     }
 
     #[test]
