@@ -19,7 +19,7 @@ use nix::unistd::{Gid, Uid, chroot, setgid, setuid};
 use crate::common::{device, device_name, wait_until};
 use crate::device::{hide_sysfs, only_nodes_of, own_mounts, refuse_netlink};
 use crate::lifetime::kernel_version;
-use crate::soft::SoftDevice;
+use crate::soft::{SoftDevice, ip};
 
 crate::cases! {
     Shared devices_are_listed;
@@ -43,6 +43,8 @@ crate::cases! {
     Shared peer_with_another_mtu;
     Shared peer_gone_half_way;
     Shared counters_are_not_supported;
+    Shared events_are_printed_as_they_come;
+    Unplugging events_end_with_the_device;
 }
 
 /// How long the program may take to end, on the busiest machine.
@@ -372,4 +374,47 @@ fn counters_are_not_supported() {
     }
     fails(&["counters", "caps", "-d", &name], &["EOPNOTSUPP", "completion counters", &name]);
     fails(&["counters", "run", "-d", &name], &["EOPNOTSUPP", "completion counters"]);
+}
+
+/// The program, printing events of a device already.
+fn watcher(more: &[&str]) -> Child {
+    let child = start(&[&["events"], more].concat());
+    let files = format!("/proc/{}/fd", child.id());
+    let is_event_file = |file: fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|target| target.to_string_lossy().contains("infinibandevent"))
+    };
+    let has_opened = || fs::read_dir(&files).unwrap().any(|file| file.is_ok_and(is_event_file));
+    wait_until("file of events", has_opened);
+    child
+}
+
+fn events_are_printed_as_they_come() {
+    let soft = SoftDevice::new();
+    let child = watcher(&["-d", soft.name(), "-n", "1", "--timeout", "60"]);
+    let json = watcher(&["-d", soft.name(), "-n", "1", "--json"]);
+    ip(&["address", "add", "192.168.80.1/24", "dev", soft.netdev()]);
+    let output = finish(child);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stdout), format!("{}: GID table change (18), port 1\n", soft.name()));
+    let line = text(&finish(json).stdout);
+    assert_eq!(line.lines().count(), 1);
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let expected =
+        serde_json::json!({"ifname": soft.name(), "event": "GID table change", "number": 18, "port": 1});
+    assert_eq!(value, expected);
+
+    assert_eq!(succeeds(&["events", "-d", soft.name(), "--timeout", "0"]), "");
+    fails(&["events", "-d", soft.name(), "--timeout", "0", "-n", "2"], &["0 of 2 events"]);
+    fails(&["events", "-d", "nonesuch"], &["nonesuch"]);
+    assert_eq!(uverbs(&["events", "-n", "0"]).status.code(), Some(2));
+}
+
+fn events_end_with_the_device() {
+    let soft = SoftDevice::new();
+    let child = watcher(&["-d", soft.name()]);
+    soft.delete();
+    let output = finish(child);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stdout).ends_with("local catastrophic error (8), device\n"), "{output:?}");
+    soft.create();
 }

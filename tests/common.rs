@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use uverbs::{
     AccessFlags, AddressVector, CompletionChannel, CompletionQueue, Context, Device, Error, GidEntry,
     MemoryRegion, ModifyQueuePair, Mtu, PostError, QueuePair, QueuePairCapabilities, QueuePairInit,
@@ -293,6 +294,17 @@ pub(crate) fn sysfs(path: &str) -> String {
     read_trimmed(format!("/sys/class/infiniband/{}/{path}", device_name()))
 }
 
+/// Runs something with next to no address space left to map what it makes into. Not beside other threads.
+pub(crate) fn out_of_address_space<T>(run: impl FnOnce() -> T) -> T {
+    let mapped = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = mapped.split(' ').next().unwrap().parse().unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    setrlimit(Resource::RLIMIT_AS, pages * 4096 + (256 << 10), hard).unwrap();
+    let result = run();
+    setrlimit(Resource::RLIMIT_AS, soft, hard).unwrap();
+    result
+}
+
 /// What a process holds that verbs could leak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holdings {
@@ -321,5 +333,9 @@ impl Holdings {
             device_mappings: maps.lines().filter(of_device).map(str::to_owned).collect(),
             pinned,
         }
+    }
+
+    pub(crate) fn device_mapping_count(&self) -> usize {
+        self.device_mappings.len()
     }
 }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use uverbs::{ErrorKind, SendFlags, SendRequest, WorkCompletion};
-use uverbs_ioctl::events::{read_async_event, wait_readable};
+use uverbs::{AsyncEventElement, AsyncEventType, ErrorKind, SendFlags, SendRequest, WorkCompletion};
 
 use crate::common::{
-    DEADLINE, MOMENT, Pair, Setup, open, pair, poll_for, poll_for_none, refused, succeeded, wait_until,
+    DEADLINE, Holdings, MOMENT, Pair, Setup, open, out_of_address_space, pair, poll_for, poll_for_none,
+    refused, succeeded, wait_until,
 };
 
 crate::cases! {
@@ -22,6 +22,11 @@ crate::cases! {
     Shared wait_returns_what_comes_later;
     Shared wait_is_refused_on_a_shared_channel;
     Shared vb_05_overrun_is_told_and_breaks_the_queue_pair;
+    Shared vb_05_resizing_keeps_what_is_there;
+    Shared vb_05_resizing_against_a_sender;
+    Shared an_armed_cq_stays_armed_when_resized;
+    Alone resizing_without_address_space_loses_nothing;
+    Alone resizing_maps_one_ring_at_a_time;
 }
 
 fn events() -> Pair {
@@ -174,7 +179,6 @@ fn wait_is_refused_on_a_shared_channel() {
 
 /// More completions than fit: the surplus is lost, a CQ error event says so, and the queue pair is in error.
 fn vb_05_overrun_is_told_and_breaks_the_queue_pair() {
-    const CQ_ERR: u32 = 0;
     let context = open();
     let small = Setup { entries: 1, ..Setup::default() };
     let (mut a, mut b) = (Setup::default().end(&context), small.end(&context));
@@ -184,9 +188,96 @@ fn vb_05_overrun_is_told_and_breaks_the_queue_pair() {
     for wr_id in 0..6 {
         a.send_nothing(wr_id).unwrap();
     }
-    assert!(wait_readable(context.async_fd(), Some(Instant::now() + DEADLINE)).unwrap());
-    let event = read_async_event(context.async_fd()).unwrap();
-    assert_eq!((event.event_type, event.element), (CQ_ERR, b.cq.id()));
+    let event = context.async_events().wait(Some(DEADLINE)).unwrap().unwrap();
+    assert_eq!(event.kind(), AsyncEventType::CompletionQueueError);
+    assert_eq!(event.element(), AsyncEventElement::CompletionQueue(b.cq.id()));
     assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [0]);
     wait_until("queue pair in error", || b.qp.query().unwrap().state == uverbs::QueuePairState::Error);
+}
+
+fn vb_05_resizing_keeps_what_is_there() {
+    let context = open();
+    let most = context.query_device().unwrap().max_cqe;
+    let Pair { mut a, mut b } = Setup { entries: 7, ..Setup::default() }.pair_in(&context);
+    b.receive_nothing(0..5);
+    for wr_id in 0..5 {
+        a.qp.post_send_list(&[SendRequest::send(wr_id, &[]).signaled()]).unwrap();
+    }
+    // A receive is completed before it is acknowledged to the sender.
+    assert_eq!(succeeded(&poll_for(&mut a.cq, 5)), [0, 1, 2, 3, 4]);
+    refused(b.cq.resize(2), Errno::EINVAL, &["resize_cq", "more than 2 completions"]);
+    refused(b.cq.resize(0), Errno::EINVAL, &["zero"]);
+    refused(b.cq.resize(most + 1), Errno::EINVAL, &[&format!("allows {most}")]);
+    assert_eq!(b.cq.entries(), 7);
+    for (asked, granted) in [(100, 127), (5, 7), (most, most), (8, 15)] {
+        b.cq.resize(asked).unwrap();
+        assert_eq!(b.cq.entries(), granted);
+    }
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 2)), [0, 1]);
+    // From another place of the ring.
+    b.cq.resize(3).unwrap();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 3)), [2, 3, 4]);
+    poll_for_none(&mut b.cq);
+    Pair { a, b }.works();
+}
+
+fn vb_05_resizing_against_a_sender() {
+    const MESSAGES: u64 = 3000;
+    let Pair { mut a, mut b } = pair();
+    b.receive_nothing(0..8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for wr_id in 0..MESSAGES {
+                wait_until("room in the queue", || a.send_nothing(wr_id).is_ok());
+            }
+        });
+        for wr_id in 0..MESSAGES {
+            if wr_id % 3 == 0 {
+                // At most eight receives are posted, so they fit in each.
+                b.cq.resize([100, 9, 1000, 30][wr_id as usize / 3 % 4]).unwrap();
+            }
+            assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [wr_id]);
+            b.receive_nothing(wr_id + 8..wr_id + 9);
+        }
+    });
+    poll_for_none(&mut b.cq);
+}
+
+fn an_armed_cq_stays_armed_when_resized() {
+    let Pair { mut a, mut b } = events();
+    b.receive_nothing(0..1);
+    b.cq.arm(false).unwrap();
+    b.cq.resize(500).unwrap();
+    a.send_nothing(1).unwrap();
+    b.take_event();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [0]);
+}
+
+fn resizing_without_address_space_loses_nothing() {
+    let Pair { mut a, mut b } = Setup { entries: 15, ..Setup::default() }.pair();
+    b.receive_nothing(0..8);
+    for wr_id in 0..4 {
+        a.send_nothing(wr_id).unwrap();
+    }
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 2)), [0, 1]);
+    let error = out_of_address_space(|| b.cq.resize(30_000)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfResources, "{error}");
+    // Where they are, they cannot be seen, but they are not seen twice either.
+    for wr_id in 4..6 {
+        a.send_nothing(wr_id).unwrap();
+    }
+    poll_for_none(&mut b.cq);
+    b.cq.resize(20).unwrap();
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 4)), [2, 3, 4, 5]);
+}
+
+fn resizing_maps_one_ring_at_a_time() {
+    let Pair { a: _a, mut b } = Setup { entries: 100, ..Setup::default() }.pair();
+    let before = Holdings::of_this_process().device_mapping_count();
+    for round in 0..100 {
+        b.cq.resize(1000).unwrap();
+        b.cq.resize(40_000).unwrap_err();
+        b.cq.resize(100).unwrap();
+        assert_eq!(Holdings::of_this_process().device_mapping_count(), before, "round {round}");
+    }
 }

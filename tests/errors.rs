@@ -73,7 +73,7 @@ fn vb_12_refused_posts() {
     assert_eq!((error.index, error.errno()), (1, Errno::EINVAL as i32));
     // The error of the library and that of the standard library keep number and text.
     let text = error.to_string();
-    assert_eq!(text, "post: EINVAL (Invalid argument): request 1: 5 SGEs, the QP has room for 4");
+    assert_eq!(text, "post: EINVAL (Invalid argument): request 1: 5 SGEs, there is room for 4");
     let error = uverbs::Error::from(error);
     assert_eq!(error.to_string(), text);
     let error = std::io::Error::from(error);

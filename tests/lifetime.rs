@@ -9,8 +9,8 @@ use uverbs::{AccessFlags, Device, ErrorKind, QueuePairCapabilities, QueuePairIni
 
 use crate::child::Process;
 use crate::common::{
-    DEADLINE, Holdings, Pair, Setup, device_name, open, poll_for, read_trimmed, refused, succeeded,
-    wait_until,
+    DEADLINE, Holdings, Pair, Setup, device_name, open, out_of_address_space, poll_for, read_trimmed,
+    refused, succeeded, wait_until,
 };
 use crate::soft::SoftDevice;
 
@@ -127,17 +127,15 @@ fn what_cannot_be_created_leaves_nothing() {
     assert_eq!((Holdings::of_this_process(), soft.resources()), before);
 
     // The kernel makes the object, but there is no address space left to map its queues into.
-    let mapped = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = mapped.split(' ').next().unwrap().parse().unwrap();
-    let (soft_limit, hard_limit) = getrlimit(Resource::RLIMIT_AS).unwrap();
-    setrlimit(Resource::RLIMIT_AS, pages * 4096 + (256 << 10), hard_limit).unwrap();
     let big = QueuePairCapabilities { max_send_wr: 8000, max_recv_wr: 8000, ..Default::default() };
     let init = QueuePairInit { capabilities: big, ..QueuePairInit::reliable_connection(&cq) };
-    let errors = [
-        context.create_completion_queue(30_000, Some(&channel), 0).unwrap_err(),
-        domain.create_queue_pair(&init).unwrap_err(),
-    ];
-    setrlimit(Resource::RLIMIT_AS, soft_limit, hard_limit).unwrap();
+    let errors = out_of_address_space(|| {
+        [
+            context.create_completion_queue(30_000, Some(&channel), 0).unwrap_err(),
+            domain.create_queue_pair(&init).unwrap_err(),
+            domain.create_shared_receive_queue(30_000, 1).unwrap_err(),
+        ]
+    });
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::OutOfResources, "{error}");
     }

@@ -20,10 +20,12 @@ mod dma_buf;
 mod efa;
 mod efa_counters;
 mod errors;
+mod events;
 mod lifetime;
 mod memory;
 mod qp;
 mod soft;
+mod srq;
 mod traffic;
 
 use std::process::ExitCode;
@@ -80,9 +82,11 @@ const MODULES: &[&[Case]] = &[
     cq::CASES,
     channel::CASES,
     qp::CASES,
+    srq::CASES,
     traffic::CASES,
     datagram::CASES,
     errors::CASES,
+    events::CASES,
     lifetime::CASES,
     cli::CASES,
     counters::CASES,

@@ -2,6 +2,7 @@
 
 mod counters;
 mod devices;
+mod events;
 mod info;
 mod link;
 mod output;
@@ -32,6 +33,8 @@ enum Command {
     Devices,
     /// Show properties of devices and ports, as ibv_devinfo does.
     Info(info::Arguments),
+    /// Print asynchronous events of a device as they arrive, as ibv_asyncwatch does.
+    Events(events::Arguments),
     /// Make, remove and list soft devices, as rdma link does.
     #[command(subcommand)]
     Link(link::Command),
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Devices => devices::run(arguments.json),
         Command::Info(info) => info::run(info, arguments.json),
+        Command::Events(events) => events::run(events, arguments.json),
         Command::Link(command) => link::run(command, arguments.json),
         Command::Counters(command) => counters::run(command, arguments.json),
         Command::Pingpong(command) => pingpong::run(command, arguments.json),

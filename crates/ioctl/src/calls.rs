@@ -6,12 +6,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use uverbs_uapi::efa;
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
-use uverbs_uapi::ioctl_verbs::{BufferDesc, GidEntry, QpCap, QueryPortRespEx};
+use uverbs_uapi::ioctl_verbs::{BufferDesc, GidEntry, QpCap, QueryPortRespEx, srq_type};
 use uverbs_uapi::user_verbs::{
     AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
-    CreateCompChannelResp, DestroyCqResp, DestroyQpResp, ExQueryDevice, ExQueryDeviceResp, ModifyQp,
-    PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp, RegMr, RegMrResp,
-    ReqNotifyCq, write_cmd,
+    CreateCompChannelResp, DestroyCqResp, DestroyQpResp, DestroySrqResp, ExQueryDevice, ExQueryDeviceResp,
+    ModifyQp, ModifySrq, PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp,
+    QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, ResizeCq, ResizeCqResp, write_cmd,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -46,8 +46,10 @@ legacy_commands! {
     CreateCompChannel => write_cmd::CREATE_COMP_CHANNEL, CreateCompChannelResp;
     CreateAh => write_cmd::CREATE_AH, CreateAhResp;
     ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
+    ResizeCq => write_cmd::RESIZE_CQ, ResizeCqResp;
     QueryQp => write_cmd::QUERY_QP, QueryQpResp;
     ModifyQp => write_cmd::MODIFY_QP, ();
+    QuerySrq => write_cmd::QUERY_SRQ, QuerySrqResp;
     PostSend => write_cmd::POST_SEND, PostSendResp;
 }
 
@@ -84,21 +86,23 @@ pub fn invoke_for_driver<C: LegacyCommand, D: FromBytes + IntoBytes>(
     driver: &mut D,
 ) -> Result<C::Response> {
     // SAFETY: the trait's contract.
-    unsafe { invoke_raw(transport, C::NUMBER, request, driver) }
+    unsafe { invoke_raw(transport, C::NUMBER, request, &(), driver) }
 }
 
 /// # Safety
-/// `number` is the command that takes an `I` and answers with an `O`, and the pointers in `request` are good for whatever the
-/// kernel does with them.
-unsafe fn invoke_raw<I, O, D>(
+/// `number` is the command that takes an `I` and answers with an `O`, and the pointers in `request` and in what the driver is
+/// given are good for whatever the kernel does with them.
+unsafe fn invoke_raw<I, O, G, D>(
     transport: &dyn Transport,
     number: u32,
     request: &I,
+    driver_input: &G,
     driver: &mut D,
 ) -> Result<O>
 where
     I: IntoBytes + Immutable,
     O: FromBytes + FromZeros + IntoBytes,
+    G: IntoBytes + Immutable,
     D: FromBytes + IntoBytes,
 {
     let mut response = O::new_zeroed();
@@ -107,8 +111,9 @@ where
     if size_of::<O>() > 0 {
         command.output(attr::invoke_write::CORE_OUT, &mut response);
     }
-    command.driver_output(driver);
-    // SAFETY: INVOKE_WRITE defines CORE_IN as an input, CORE_OUT and the driver's as outputs; the caller vouches for their contents.
+    command.driver_input(driver_input).driver_output(driver);
+    // SAFETY: INVOKE_WRITE defines CORE_IN and the driver's UHW_IN as inputs, CORE_OUT and UHW_OUT as outputs; the caller vouches for
+    // their contents.
     unsafe { command.issue(transport) }?;
     Ok(response)
 }
@@ -241,7 +246,7 @@ pub fn query_gid_table(transport: &dyn Transport, entries: &mut [GidEntry]) -> R
 /// The device may read and write the range as `access_flags` allow until the region has been destroyed.
 pub unsafe fn reg_mr(transport: &dyn Transport, request: &RegMr) -> Result<RegMrResp> {
     // SAFETY: the kernel writes through no field itself; the caller vouches for what the device does with the range.
-    unsafe { invoke_raw(transport, write_cmd::REG_MR, request, &mut ()) }
+    unsafe { invoke_raw(transport, write_cmd::REG_MR, request, &(), &mut ()) }
 }
 
 /// What of a dma-buf is registered, `ibv_reg_dmabuf_mr`.
@@ -353,6 +358,8 @@ pub struct QpRequest {
     pub send_cq: u32,
     /// Handle of the CQ for the receive queue.
     pub recv_cq: u32,
+    /// Handle of the SRQ that stands in for the receive queue.
+    pub srq: Option<u32>,
     /// What asynchronous events of this QP carry.
     pub user_handle: u64,
     /// Least capacities of the queues.
@@ -400,8 +407,11 @@ pub fn create_qp<I: DriverInput, O: FromBytes + IntoBytes>(
         .output(attr::create_qp::RESP_QP_NUM, &mut qp_num)
         .driver_input(driver_input)
         .driver_output(driver_output);
-    // SAFETY: a new handle, three handles, inputs of 64 bits and of that struct, a constant, a flag word, outputs of that struct
-    // and of 32 bits, and the driver's input and output.
+    if let Some(srq) = request.srq {
+        command.handle(attr::create_qp::SRQ_HANDLE, srq);
+    }
+    // SAFETY: a new handle, three or four handles, inputs of 64 bits and of that struct, a constant, a flag word, outputs of that
+    // struct and of 32 bits, and the driver's input and output.
     unsafe { command.issue(transport) }?;
     let handle = command.new_handle(attr::create_qp::HANDLE);
     Ok(QpCreated { handle, qp_num, cap })
@@ -415,6 +425,90 @@ pub fn destroy_qp(transport: &dyn Transport, handle: u32) -> Result<DestroyQpRes
     let mut response = DestroyQpResp::default();
     let mut command = Command::new(object::QP, method::qp::DESTROY);
     command.handle(attr::destroy_qp::HANDLE, handle).output(attr::destroy_qp::RESP, &mut response);
+    // SAFETY: a handle and an output of that struct.
+    unsafe { command.issue(transport) }?;
+    Ok(response)
+}
+
+/// What an SRQ is created with, `ibv_create_srq`.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqRequest {
+    /// Handle of the protection domain.
+    pub pd: u32,
+    /// What asynchronous events of this SRQ carry.
+    pub user_handle: u64,
+    /// Least number of receives.
+    pub max_wr: u32,
+    /// Least number of SGEs of a receive.
+    pub max_sge: u32,
+}
+
+/// An SRQ as created.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqCreated {
+    /// Its handle.
+    pub handle: u32,
+    /// Receives granted.
+    pub max_wr: u32,
+    /// SGEs of a receive granted.
+    pub max_sge: u32,
+}
+
+/// Creates an SRQ.
+///
+/// # Errors
+/// `EINVAL` if a capacity is zero or beyond the device's; `EPROTONOSUPPORT` if the device has none.
+pub fn create_srq<I: DriverInput, O: FromBytes + IntoBytes>(
+    transport: &dyn Transport,
+    request: &SrqRequest,
+    driver_input: &I,
+    driver_output: &mut O,
+) -> Result<SrqCreated> {
+    let (mut max_wr, mut max_sge) = (0_u32, 0_u32);
+    let mut command = Command::new(object::SRQ, method::srq::CREATE);
+    command
+        .create(attr::create_srq::HANDLE)
+        .handle(attr::create_srq::PD_HANDLE, request.pd)
+        .input(attr::create_srq::USER_HANDLE, &request.user_handle)
+        .input(attr::create_srq::MAX_WR, &request.max_wr)
+        .input(attr::create_srq::MAX_SGE, &request.max_sge)
+        .input(attr::create_srq::LIMIT, &0_u32)
+        .constant(attr::create_srq::TYPE, u64::from(srq_type::BASIC))
+        .output(attr::create_srq::RESP_MAX_WR, &mut max_wr)
+        .output(attr::create_srq::RESP_MAX_SGE, &mut max_sge)
+        .driver_input(driver_input)
+        .driver_output(driver_output);
+    // SAFETY: a new handle, a handle, an input of 64 bits, three of 32 bits, a constant, two outputs of 32 bits, and the driver's
+    // input and output.
+    unsafe { command.issue(transport) }?;
+    let handle = command.new_handle(attr::create_srq::HANDLE);
+    Ok(SrqCreated { handle, max_wr, max_sge })
+}
+
+/// Changes capacity or limit of an SRQ, `ibv_modify_srq`.
+///
+/// # Errors
+/// `EINVAL` if a number is out of range, or the capacity below what is posted.
+///
+/// # Safety
+/// What the driver writes through fields of its input is memory that may be written so during the call.
+pub unsafe fn modify_srq<I: IntoBytes + Immutable>(
+    transport: &dyn Transport,
+    request: &ModifySrq,
+    driver_input: &I,
+) -> Result<()> {
+    // SAFETY: the command takes that struct and answers with nothing; the caller vouches for what the driver is given.
+    unsafe { invoke_raw(transport, write_cmd::MODIFY_SRQ, request, driver_input, &mut ()) }
+}
+
+/// Destroys an SRQ.
+///
+/// # Errors
+/// `EBUSY` while a QP uses it.
+pub fn destroy_srq(transport: &dyn Transport, handle: u32) -> Result<DestroySrqResp> {
+    let mut response = DestroySrqResp::default();
+    let mut command = Command::new(object::SRQ, method::srq::DESTROY);
+    command.handle(attr::destroy_srq::HANDLE, handle).output(attr::destroy_srq::RESP, &mut response);
     // SAFETY: a handle and an output of that struct.
     unsafe { command.issue(transport) }?;
     Ok(response)

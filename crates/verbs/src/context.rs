@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use uverbs_ioctl::calls::{self, ContextInfo};
@@ -16,6 +15,7 @@ use crate::counter::{CompletionCounter, CompletionCounterCapabilities, CounterMe
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::{DestroyError, Error, Result};
+use crate::events::{AsyncEvents, AsyncFile};
 use crate::pd::ProtectionDomain;
 use crate::provider::{self, ContextOps, Provider};
 
@@ -25,7 +25,7 @@ pub struct Context(Arc<ContextInner>);
 
 pub(crate) struct ContextInner {
     // Fields are dropped in this order; the command file goes last.
-    async_fd: OwnedFd,
+    async_file: AsyncFile,
     provider: &'static dyn Provider,
     ops: Box<dyn ContextOps>,
     info: ContextInfo,
@@ -44,6 +44,10 @@ impl ContextInner {
     /// The provider's part.
     pub(crate) fn ops(&self) -> &dyn ContextOps {
         &*self.ops
+    }
+
+    pub(crate) fn async_file(&self) -> &AsyncFile {
+        &self.async_file
     }
 
     pub(crate) fn info(&self) -> ContextInfo {
@@ -86,9 +90,9 @@ impl Context {
             Error::new(VERB, errno).or_detail(|| detail)
         };
         let (info, ops) = provider.open(&*transport).map_err(too_old)?;
-        let async_fd = calls::alloc_async_event(&*transport).map_err(too_old)?;
+        let async_file = AsyncFile::new(&*transport).map_err(too_old)?;
         Ok(Self(Arc::new(ContextInner {
-            async_fd,
+            async_file,
             provider,
             ops,
             info,
@@ -113,9 +117,9 @@ impl Context {
         self.0.info.completion_vectors
     }
 
-    /// The file that asynchronous events of the device arrive on, readable when there is one.
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.0.async_fd.as_fd()
+    /// Where asynchronous events of the device and of the objects of this context arrive, `ibv_get_async_event`.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents(self.0.clone())
     }
 
     /// Properties and limits of the device, `ibv_query_device_ex`.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use uverbs_ioctl::calls::{self, CqRequest};
@@ -12,12 +12,31 @@ use crate::channel::{ChannelInner, CompletionChannel, deadline};
 use crate::completion::WorkCompletion;
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
-use crate::object::Object;
+use crate::events::{AsyncEventElement, EventSource, not_acknowledged};
+use crate::object::{Object, next_id};
 use crate::provider::CompletionRing;
 
 /// A completion queue, `struct ibv_cq`.
 ///
 /// Polling takes `&mut self` and no lock. QPs keep the queue alive in the kernel, but it can be polled only through this.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Device, WorkCompletion};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let channel = context.create_completion_channel()?;
+/// let mut cq = context.create_completion_queue(16, Some(&channel), 0)?;
+/// // Create QPs that complete here. More of them want more room.
+/// cq.resize(64)?;
+/// let mut room = [WorkCompletion::default(); 8];
+/// for completion in cq.wait(&mut room, Some(Duration::from_secs(1)))? {
+///     println!("{completion:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct CompletionQueue {
     ring: Box<dyn CompletionRing>,
     entries: u32,
@@ -27,8 +46,7 @@ pub struct CompletionQueue {
 /// What QPs and events keep alive of a CQ.
 pub(crate) struct CqShared {
     object: Object,
-    /// Never used twice in this process, so that a late event cannot be taken for one of a later CQ.
-    id: u64,
+    source: EventSource,
     channel: Option<Arc<ChannelInner>>,
     pub(crate) unacknowledged: AtomicU32,
     /// Whether the next completion raises an event, or has raised one that nobody has read.
@@ -39,7 +57,7 @@ pub(crate) struct CqShared {
 
 impl CqShared {
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.source.id()
     }
 
     pub(crate) fn handle(&self) -> u32 {
@@ -54,7 +72,7 @@ impl CqShared {
 impl Drop for CqShared {
     fn drop(&mut self) {
         if let Some(channel) = &self.channel {
-            channel.remove(self.id);
+            channel.remove(self.id());
         }
     }
 }
@@ -66,12 +84,11 @@ impl CompletionQueue {
         channel: Option<&CompletionChannel>,
         vector: u32,
     ) -> Result<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         const VERB: &str = "create_cq";
         if channel.is_some_and(|channel| !Arc::ptr_eq(channel.0.context(), context.inner())) {
             return Err(Error::with(VERB, Errno::EINVAL, "the channel belongs to another context"));
         }
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let id = next_id();
         let request = CqRequest {
             cqe: entries,
             user_handle: id,
@@ -84,7 +101,7 @@ impl CompletionQueue {
         let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
         let shared = Arc::new(CqShared {
             object: Object::new(context.inner().clone(), new.handle, destroy),
-            id,
+            source: EventSource::new(context.inner(), id, AsyncEventElement::CompletionQueue(id)),
             channel: channel.map(|channel| channel.0.clone()),
             unacknowledged: AtomicU32::new(0),
             armed: AtomicBool::new(false),
@@ -103,7 +120,7 @@ impl CompletionQueue {
 
     /// What events of this CQ carry. No other CQ of this process has or had the same.
     pub fn id(&self) -> u64 {
-        self.shared.id
+        self.shared.id()
     }
 
     /// Takes completions, `ibv_poll_cq`: as many as there are and fit, oldest first. The slice returned has those.
@@ -113,6 +130,31 @@ impl CompletionQueue {
     pub fn poll<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> &'a [WorkCompletion] {
         let count = self.ring.poll(completions);
         &completions[..count]
+    }
+
+    /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if it is zero, beyond the device's limit or below the number of
+    /// completions that are there: all stays as it was. [`OutOfResources`](crate::ErrorKind::OutOfResources) (`ENOMEM`): if there is no
+    /// address space left to map the new queue, nothing is found in it until another call has succeeded; no completion is lost.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) on EFA.
+    pub fn resize(&mut self, entries: u32) -> Result<()> {
+        const VERB: &str = "resize_cq";
+        let object = &self.shared.object;
+        match self.ring.resize(object.transport(), object.handle(), entries) {
+            Ok(granted) => {
+                self.entries = granted;
+                Ok(())
+            }
+            Err(errno) => Err(Error::new(VERB, errno).or_detail(|| {
+                if errno != Errno::EINVAL {
+                    return None;
+                }
+                let out_of_range = explain_entries(object.context(), entries);
+                out_of_range.or_else(|| Some(format!("more than {entries} completions may be there")))
+            })),
+        }
     }
 
     /// Asks for one event on the channel when the next completion arrives, `ibv_req_notify_cq`. With `solicited_only`, only a
@@ -194,13 +236,10 @@ impl CompletionQueue {
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_cq";
         let Self { ring, entries, shared } = self;
-        let busy = |shared: Arc<CqShared>, ring, detail: String| {
-            let error = Error::with(VERB, Errno::EBUSY, detail);
-            Err(DestroyError::new(Self { ring, entries, shared }, error))
-        };
-        let events = shared.unacknowledged.load(Ordering::Acquire);
+        let events = shared.unacknowledged.load(Ordering::Acquire) + shared.source.unacknowledged();
         if events > 0 {
-            return busy(shared, ring, format!("{events} of its events are not acknowledged: drop them"));
+            let error = not_acknowledged(VERB, events);
+            return Err(DestroyError::new(Self { ring, entries, shared }, error));
         }
         match Arc::try_unwrap(shared) {
             Ok(mut inner) => match inner.object.destroy() {
@@ -215,7 +254,9 @@ impl CompletionQueue {
             },
             Err(shared) => {
                 let users = Arc::strong_count(&shared).saturating_sub(1);
-                busy(shared, ring, format!("in use {users} times by queues of QPs or by events"))
+                let detail = format!("in use {users} times by queues of QPs or by events");
+                let error = Error::with(VERB, Errno::EBUSY, detail);
+                Err(DestroyError::new(Self { ring, entries, shared }, error))
             }
         }
     }
@@ -228,7 +269,7 @@ impl CompletionQueue {
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
-            .field("id", &self.shared.id)
+            .field("id", &self.id())
             .field("entries", &self.entries)
             .finish_non_exhaustive()
     }
@@ -239,15 +280,18 @@ fn explain(context: &Context, errno: Errno, entries: u32, vector: u32) -> Option
     if errno != Errno::EINVAL {
         return None;
     }
-    let (name, vectors) = (context.device().name(), context.completion_vectors());
-    let most = context.inner().limits()?.max_cqe;
+    explain_entries(context.inner(), entries).or_else(|| {
+        let (name, vectors) = (context.device().name(), context.completion_vectors());
+        (vector >= vectors)
+            .then(|| format!("completion vector {vector}, {name} has {vectors}, counted from 0"))
+    })
+}
+
+#[cold]
+fn explain_entries(context: &ContextInner, entries: u32) -> Option<String> {
     if entries == 0 {
-        Some("a CQ of zero entries".to_owned())
-    } else if entries > most {
-        Some(format!("{entries} entries, {name} allows {most}"))
-    } else if vector >= vectors {
-        Some(format!("completion vector {vector}, {name} has {vectors}, counted from 0"))
-    } else {
-        None
+        return Some("a CQ of zero entries".to_owned());
     }
+    let most = context.limits()?.max_cqe;
+    (entries > most).then(|| format!("{entries} entries, {} allows {most}", context.device().name()))
 }

@@ -1,7 +1,8 @@
 //! The Linux RDMA verbs in Rust, all the way down to the kernel: no libibverbs, no C library for verbs, no bindgen.
 //!
 //! A program opens a [`Device`], which gives a [`Context`]. In it are [`ProtectionDomain`]s with [`MemoryRegion`]s and
-//! [`QueuePair`]s, and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. Each type names its counterpart in
+//! [`QueuePair`]s, which may share a [`SharedReceiveQueue`], and [`CompletionQueue`]s, which may report on a [`CompletionChannel`]. What
+//! happens to the device and to all of these arrives as [`AsyncEvents`]. Each type names its counterpart in
 //! libibverbs, and errors name the verb, the kernel's error number and what to do about it.
 //!
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
@@ -37,6 +38,7 @@ mod cq;
 mod device;
 mod dma_buf;
 mod error;
+mod events;
 pub mod link;
 mod memory;
 mod mr;
@@ -45,6 +47,7 @@ mod pd;
 mod post;
 mod provider;
 mod qp;
+mod srq;
 
 pub use ah::AddressHandle;
 pub use attributes::{
@@ -60,6 +63,7 @@ pub use cq::CompletionQueue;
 pub use device::{Device, NodeType};
 pub use dma_buf::DmaBufRegion;
 pub use error::{DestroyError, Error, ErrorKind, Result};
+pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
 pub use pd::ProtectionDomain;
@@ -71,6 +75,7 @@ pub use qp::{
     AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,
     QueuePairInit, QueuePairState, QueuePairType,
 };
+pub use srq::{SharedReceiveQueue, SharedReceiveQueueAttributes};
 
 /// The examples of the README and of the guides compile.
 #[cfg(doctest)]

@@ -2,11 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::context::ContextInner;
 use crate::error::{DestroyError, Error};
+
+/// A number for events to name an object by. It is never used twice in this process, so that a late event cannot be taken for one of
+/// a later object.
+pub(crate) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A handle of the kernel, destroyed at the latest when it is dropped.
 pub(crate) struct Object {

@@ -16,6 +16,7 @@ use crate::memory::Memory;
 use crate::mr::{AccessFlags, MemoryRegion};
 use crate::object::{Object, destroy_shared};
 use crate::qp::{AddressVector, QueuePair, QueuePairInit};
+use crate::srq::SharedReceiveQueue;
 
 /// A protection domain, `struct ibv_pd`: what may work together. Copies are of the same domain.
 #[derive(Clone)]
@@ -100,6 +101,16 @@ impl ProtectionDomain {
     /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
     pub fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<QueuePair> {
         QueuePair::create(self, init)
+    }
+
+    /// Creates a shared receive queue with room for at least `max_wr` receives of up to `max_sge` SGEs, `ibv_create_srq`.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if a number is zero or beyond the device's limit, which the
+    /// error names; [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device or its provider has none;
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    pub fn create_shared_receive_queue(&self, max_wr: u32, max_sge: u32) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::create(self, max_wr, max_sge)
     }
 
     /// Gives the domain back, `ibv_dealloc_pd`.

@@ -296,6 +296,8 @@ pub enum PostReason {
     Unsignaled,
     /// The QP is in a state in which it takes no such request: `EINVAL`.
     WrongState(QueuePairState),
+    /// A receive for a QP that takes receives from a shared receive queue: `EINVAL`.
+    SharedReceiveQueue,
     /// All requests are in the queue, but the kernel could not be told, with the error number that it gave. They are
     /// executed, or flushed, with what is posted next.
     Doorbell(i32),
@@ -328,7 +330,7 @@ impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
         let what = match error.reason {
             PostReason::QueueFull => "the queue is full".to_owned(),
-            PostReason::TooManySges { given, most } => format!("{given} SGEs, the QP has room for {most}"),
+            PostReason::TooManySges { given, most } => format!("{given} SGEs, there is room for {most}"),
             PostReason::InlineTooLong { length, most } => {
                 format!("{length} bytes inline, the QP has room for {most}")
             }
@@ -344,6 +346,9 @@ impl From<PostError> for Error {
                     .to_owned()
             }
             PostReason::WrongState(state) => format!("the QP is in state {state}"),
+            PostReason::SharedReceiveQueue => {
+                "the QP takes receives from a shared receive queue: post them there".to_owned()
+            }
             PostReason::Doorbell(_) => "queued, but the device could not be told".to_owned(),
         };
         Self::with("post", error.number(), format!("request {}: {what}", error.index))

@@ -17,11 +17,13 @@ use crate::attributes::{Gid, Mtu};
 use crate::counter::{CompletionCounter, CounterInner, CounterOperations};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::error::{DestroyError, Error, Result};
+use crate::events::{AsyncEventElement, EventSource};
 use crate::mr::AccessFlags;
-use crate::object::Object;
+use crate::object::{Object, next_id};
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendBatch, SendRequest};
 use crate::provider::WorkRings;
+use crate::srq::{SharedReceiveQueue, SrqShared};
 
 /// How a QP transports messages, `enum ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +158,8 @@ pub struct QueuePairInit<'a> {
     /// Whether RDMA writes with immediate data complete at this end without using up a receive,
     /// `EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV`. SRD on EFA devices that can.
     pub unsolicited_writes: bool,
+    /// Where it takes receives from, instead of a queue of its own. Its capabilities for receives mean nothing then.
+    pub shared_receive_queue: Option<&'a SharedReceiveQueue>,
 }
 
 impl<'a> QueuePairInit<'a> {
@@ -183,16 +187,18 @@ impl<'a> QueuePairInit<'a> {
             capabilities: QueuePairCapabilities::default(),
             signal_all: false,
             unsolicited_writes: false,
+            shared_receive_queue: None,
         }
     }
 }
 
 /// A queue pair, `struct ibv_qp`.
 ///
-/// Posting takes `&mut self` and no lock. It keeps its protection domain and its CQs alive.
+/// Posting takes `&mut self` and no lock. It keeps its protection domain, its CQs and its SRQ alive.
 pub struct QueuePair {
     // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
+    source: EventSource,
     pub(crate) rings: Box<dyn WorkRings>,
     kind: QueuePairType,
     qp_num: u32,
@@ -208,6 +214,7 @@ pub struct QueuePair {
     _domain: ProtectionDomain,
     _send_cq: Arc<CqShared>,
     _recv_cq: Arc<CqShared>,
+    srq: Option<Arc<SrqShared>>,
 }
 
 impl QueuePair {
@@ -221,12 +228,22 @@ impl QueuePair {
                 return Err(Error::with(VERB, Errno::EINVAL, detail));
             }
         }
-        let asked = init.capabilities;
+        let srq = init.shared_receive_queue.map(SharedReceiveQueue::shared);
+        if srq.is_some_and(|srq| !Arc::ptr_eq(srq.context(), &context)) {
+            let detail = "the shared receive queue belongs to another context than the domain";
+            return Err(Error::with(VERB, Errno::EINVAL, detail));
+        }
+        let mut asked = init.capabilities;
+        if srq.is_some() {
+            (asked.max_recv_wr, asked.max_recv_sge) = (0, 0);
+        }
+        let id = next_id();
         let request = QpRequest {
             pd: domain.handle(),
             send_cq: init.send_cq.shared().handle(),
             recv_cq: init.recv_cq.shared().handle(),
-            user_handle: 0,
+            srq: srq.map(|srq| srq.handle()),
+            user_handle: id,
             cap: QpCap {
                 max_send_wr: asked.max_send_wr,
                 max_recv_wr: asked.max_recv_wr,
@@ -238,10 +255,15 @@ impl QueuePair {
             flags: if init.signal_all { QpCreateFlags::SQ_SIG_ALL.bits() } else { 0 },
         };
         let new = context.ops().create_qp(context.transport(), &request, init.unsolicited_writes);
-        let new =
-            new.map_err(|errno| Error::new(VERB, errno).or_detail(|| explain_create(&context, errno, init)))?;
+        let new = new.map_err(|errno| {
+            Error::new(VERB, errno).or_detail(|| {
+                explain_create(&context, errno, &QueuePairInit { capabilities: asked, ..*init })
+            })
+        })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
+        let element = AsyncEventElement::QueuePair(new.created.qp_num);
         Ok(Self {
+            source: EventSource::new(&context, id, element),
             object: Object::new(context, new.created.handle, destroy),
             rings: new.rings,
             kind: init.kind,
@@ -254,6 +276,7 @@ impl QueuePair {
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
             _recv_cq: init.recv_cq.shared().clone(),
+            srq: srq.cloned(),
         })
     }
 
@@ -270,6 +293,11 @@ impl QueuePair {
     /// The capacities granted.
     pub fn capabilities(&self) -> QueuePairCapabilities {
         self.capabilities
+    }
+
+    /// The [`id`](SharedReceiveQueue::id) of the shared receive queue that it takes receives from, if it does.
+    pub fn shared_receive_queue_id(&self) -> Option<u64> {
+        self.srq.as_ref().map(|srq| srq.id())
     }
 
     /// Changes attributes and state, `ibv_modify_qp`.
@@ -291,7 +319,8 @@ impl QueuePair {
                 if change.state == Some(QueuePairState::Reset) {
                     self.rings.reset();
                 }
-                self.takes_receives = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
+                let without_ado = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
+                self.takes_receives = without_ado && self.srq.is_none();
                 Ok(())
             }
             Err(errno) => {
@@ -364,9 +393,12 @@ impl QueuePair {
         self.post_receive_otherwise(requests)
     }
 
-    /// In the states RESET and ERR.
+    /// In the states RESET and ERR, or with an SRQ.
     #[cold]
     fn post_receive_otherwise(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError { index: 0, reason: PostReason::SharedReceiveQueue });
+        }
         if self.state == QueuePairState::Reset {
             return Err(PostError { index: 0, reason: PostReason::WrongState(self.state) });
         }
@@ -437,11 +469,15 @@ impl QueuePair {
     /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group.
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group or an event of it has not been dropped.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        const VERB: &str = "destroy_qp";
+        if let Err(error) = self.source.check_acknowledged(VERB) {
+            return Err(DestroyError::new(self, error));
+        }
         match self.object.destroy() {
             Ok(()) => Ok(()),
-            Err(errno) => Err(DestroyError::new(self, Error::new("destroy_qp", errno))),
+            Err(errno) => Err(DestroyError::new(self, Error::new(VERB, errno))),
         }
     }
 

@@ -8,7 +8,7 @@ mod rxe;
 use std::ops::RangeInclusive;
 use std::ptr;
 
-use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest};
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest, SrqCreated, SrqRequest};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
@@ -57,6 +57,11 @@ pub(crate) trait ContextOps: Send + Sync {
         request: &QpRequest,
         unsolicited_writes: bool,
     ) -> Result<NewQp, Errno>;
+
+    /// Creates an SRQ and maps its ring. Nothing is left of it if that fails.
+    fn create_srq(&self, _: &dyn Transport, _: &SrqRequest) -> Result<NewSrq, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// Attributes of a QP that can be asked for.
     fn qp_attributes(&self) -> QpAttrMask {
@@ -108,6 +113,13 @@ pub(crate) struct NewQp {
     pub(crate) rings: Box<dyn WorkRings>,
 }
 
+/// An SRQ just made.
+pub(crate) struct NewSrq {
+    pub(crate) created: SrqCreated,
+    pub(crate) number: u32,
+    pub(crate) ring: Box<dyn SharedReceiveRing>,
+}
+
 /// An address handle just made.
 pub(crate) struct NewAddressHandle {
     pub(crate) handle: u32,
@@ -145,6 +157,11 @@ pub(crate) trait CompletionRing: Send + Sync {
         solicited_only: bool,
         events: u32,
     ) -> Result<(), Errno>;
+
+    /// Makes room for at least that many completions, and says for how many there is. Those that are there stay, in order.
+    fn resize(&mut self, _transport: &dyn Transport, _cq: u32, _entries: u32) -> Result<u32, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 /// The user's side of a QP's two queues.
@@ -186,4 +203,19 @@ pub(crate) trait WorkRings: Send + Sync {
 
     /// Begins anew: the QP has been moved to RESET.
     fn reset(&mut self) {}
+}
+
+/// The user's side of an SRQ.
+pub(crate) trait SharedReceiveRing: Send + Sync {
+    /// Posts requests until one does not go, and says how many went.
+    fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize;
+
+    /// Why this one did not go.
+    fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason;
+
+    /// Asks for one event when fewer receives than this are left; zero for none.
+    fn set_limit(&mut self, transport: &dyn Transport, srq: u32, limit: u32) -> Result<(), Errno>;
+
+    /// Makes room for at least that many receives, and says how many there is room for. Those posted stay.
+    fn resize(&mut self, transport: &dyn Transport, srq: u32, max_wr: u32) -> Result<u32, Errno>;
 }

@@ -1,18 +1,20 @@
 //! soft-RoCE, driver `rdma_rxe`: rings in kernel memory, `rdma/rdma_user_rxe.h`.
 
 mod queues;
+mod receives;
 mod ring;
 
 use std::ops::RangeInclusive;
 
-use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest};
+use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest, SrqRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::{driver_id, qp_type};
-use uverbs_ioctl::uapi::rxe::{CreateAhResp, CreateCqResp, CreateQpResp};
+use uverbs_ioctl::uapi::rxe::{CreateAhResp, CreateCqResp, CreateQpResp, CreateSrqResp};
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::{Errno, Transport};
 
-use super::{ContextOps, NewAddressHandle, NewCq, NewQp, Provider};
+use super::{ContextOps, NewAddressHandle, NewCq, NewQp, NewSrq, Provider};
 use queues::{Completions, Work};
+use receives::Receives;
 
 pub(super) struct Rxe;
 
@@ -58,9 +60,15 @@ impl ContextOps for Rxe {
         if unsolicited_writes || !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
             return Err(Errno::EOPNOTSUPP);
         }
+        let mut request = *request;
+        let shared_receives = request.srq.is_some();
+        if !shared_receives {
+            request.cap.max_recv_sge = request.cap.max_recv_sge.max(1);
+        }
         let mut response = CreateQpResp::default();
-        let mut created = calls::create_qp(transport, request, &(), &mut response)?;
-        match Work::map(transport, &response, &created.cap, request.qp_type == qp_type::UD) {
+        let mut created = calls::create_qp(transport, &request, &(), &mut response)?;
+        let datagrams = request.qp_type == qp_type::UD;
+        match Work::map(transport, &response, &created.cap, datagrams, shared_receives) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
@@ -68,6 +76,21 @@ impl ContextOps for Rxe {
             }
             Err(errno) => {
                 let _ = calls::destroy_qp(transport, created.handle);
+                Err(errno)
+            }
+        }
+    }
+
+    fn create_srq(&self, transport: &dyn Transport, request: &SrqRequest) -> Result<NewSrq, Errno> {
+        let mut response = CreateSrqResp::default();
+        let mut created = calls::create_srq(transport, request, &(), &mut response)?;
+        match Receives::map(transport, &response.mi, created.max_sge) {
+            Ok(ring) => {
+                created.max_wr = ring.capacity();
+                Ok(NewSrq { created, number: response.srq_num, ring: Box::new(ring) })
+            }
+            Err(errno) => {
+                let _ = calls::destroy_srq(transport, created.handle);
                 Err(errno)
             }
         }

@@ -1,13 +1,15 @@
-//! Elements of the rings: completions out, work requests in.
+//! Elements of the rings: completions out, send requests in.
 
+use uverbs_ioctl::calls;
 use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
 use uverbs_ioctl::uapi::rxe::{
-    CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
+    CreateQpResp, DmaInfo, MmapInfo, ResizeCqResp, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
 };
-use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
+use uverbs_ioctl::uapi::user_verbs::{ResizeCq, Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
 
+use super::receives::Receives;
 use super::ring::{Consumer, Producer};
 use crate::completion::WorkCompletion;
 use crate::post::{Operation, Payload, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendRequest};
@@ -41,14 +43,29 @@ impl CompletionRing for Completions {
     fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool, _: u32) -> Result<(), Errno> {
         transport.doorbell(Doorbell::Arm { cq, solicited_only })
     }
+
+    fn resize(&mut self, transport: &dyn Transport, cq: u32, entries: u32) -> Result<u32, Errno> {
+        let request = ResizeCq { cq_handle: cq, cqe: entries, ..Default::default() };
+        let mut response = ResizeCqResp::default();
+        let granted = calls::invoke_for_driver(transport, &request, &mut response)?.cqe;
+        // The kernel has another ring now, with the completions that were left in this one.
+        match Self::map(transport, &response.mi) {
+            Ok(new) => *self = new,
+            Err(errno) => {
+                self.0.close();
+                return Err(errno);
+            }
+        }
+        Ok(granted)
+    }
 }
 
 /// A QP's rings.
 pub(super) struct Work {
     send: Producer,
-    receive: Producer,
+    /// Nothing if an SRQ takes its place.
+    receive: Option<Receives>,
     max_send_sge: usize,
-    max_receive_sge: usize,
     max_inline: usize,
     datagrams: bool,
 }
@@ -59,18 +76,17 @@ impl Work {
         response: &CreateQpResp,
         cap: &QpCap,
         datagrams: bool,
+        shared_receives: bool,
     ) -> Result<Self, Errno> {
-        let sges = |count: u32| count as usize * size_of::<Sge>();
-        let payload = sges(cap.max_send_sge).max(cap.max_inline_data as usize);
+        let payload = (cap.max_send_sge as usize * size_of::<Sge>()).max(cap.max_inline_data as usize);
+        let receive = match shared_receives {
+            false => Some(Receives::map(transport, &response.rq_mi, cap.max_recv_sge)?),
+            true => None,
+        };
         Ok(Self {
             send: Producer::map(transport, &response.sq_mi, size_of::<SendWqe>() + payload)?,
-            receive: Producer::map(
-                transport,
-                &response.rq_mi,
-                size_of::<RecvWqe>() + sges(cap.max_recv_sge),
-            )?,
+            receive,
             max_send_sge: cap.max_send_sge as usize,
-            max_receive_sge: cap.max_recv_sge as usize,
             max_inline: cap.max_inline_data as usize,
             datagrams,
         })
@@ -78,7 +94,7 @@ impl Work {
 
     /// How many send requests and how many receives fit.
     pub(super) fn capacities(&self) -> (u32, u32) {
-        (self.send.capacity(), self.receive.capacity())
+        (self.send.capacity(), self.receive.as_ref().map_or(0, Receives::capacity))
     }
 }
 
@@ -170,62 +186,21 @@ impl WorkRings for Work {
     }
 
     fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize {
-        // By far the most frequent call, apart because it needs no loop and few registers.
-        if let &[ReceiveRequest { wr_id, sges: &[sge] }] = requests
-            && self.max_receive_sge > 0
-            && let Some(slot) = self.receive.reserve()
-        {
-            // SAFETY: there is room for one SGE in the slot.
-            unsafe {
-                write_receive(slot, wr_id, sge.length, 1);
-                write_sge(slot.add(size_of::<RecvWqe>()), 0, sge);
-            }
-            self.receive.advance();
-            self.receive.publish();
-            return 1;
+        match &mut self.receive {
+            Some(receive) => receive.post(requests),
+            None => 0,
         }
-        self.post_any_receives(requests)
     }
 
     fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason {
-        total_length(request.sges, self.max_receive_sge).err().unwrap_or(PostReason::QueueFull)
+        self.receive.as_ref().map_or(PostReason::SharedReceiveQueue, |receive| receive.refusal(request))
     }
-}
-
-impl Work {
-    #[inline(never)]
-    fn post_any_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize {
-        let mut posted = 0;
-        for request in requests {
-            let Ok(length) = total_length(request.sges, self.max_receive_sge) else { break };
-            let Some(slot) = self.receive.reserve() else { break };
-            // SAFETY: slots have room for as many SGEs as were granted, and there are not more (checked above).
-            unsafe {
-                write_receive(slot, request.wr_id, length, request.sges.len() as u32);
-                write_sges(slot.add(size_of::<RecvWqe>()), request.sges);
-            }
-            self.receive.advance();
-            posted += 1;
-        }
-        self.receive.publish();
-        posted
-    }
-}
-
-/// # Safety
-/// `slot` is a free slot of the receive ring.
-#[inline(always)]
-unsafe fn write_receive(slot: *mut u8, wr_id: u64, length: u32, num_sge: u32) {
-    let dma = DmaInfo { length, resid: length, num_sge, ..Default::default() };
-    // SAFETY: slots are aligned and have room for the element (checked when mapped), and the kernel does not look at this one before
-    // it is published.
-    unsafe { slot.cast::<RecvWqe>().write(RecvWqe { wr_id, dma, ..Default::default() }) };
 }
 
 /// # Safety
 /// There is room at `room`, aligned, for as many as `index` and one more.
 #[inline(always)]
-unsafe fn write_sge(room: *mut u8, index: usize, sge: ScatterGather) {
+pub(super) unsafe fn write_sge(room: *mut u8, index: usize, sge: ScatterGather) {
     let sge = Sge { addr: sge.address, length: sge.length, lkey: sge.lkey };
     // SAFETY: the caller's.
     unsafe { room.cast::<Sge>().add(index).write(sge) };
@@ -233,7 +208,7 @@ unsafe fn write_sge(room: *mut u8, index: usize, sge: ScatterGather) {
 
 /// # Safety
 /// There is room for that many at `room`, aligned.
-unsafe fn write_sges(room: *mut u8, sges: &[ScatterGather]) {
+pub(super) unsafe fn write_sges(room: *mut u8, sges: &[ScatterGather]) {
     for (index, sge) in sges.iter().enumerate() {
         // SAFETY: the caller's.
         unsafe { write_sge(room, index, *sge) };
@@ -241,7 +216,7 @@ unsafe fn write_sges(room: *mut u8, sges: &[ScatterGather]) {
 }
 
 /// The bytes that SGEs cover. The kernel's field has 32 bits; no message is that long, but a sum of lengths can be.
-fn total_length(sges: &[ScatterGather], most: usize) -> Result<u32, PostReason> {
+pub(super) fn total_length(sges: &[ScatterGather], most: usize) -> Result<u32, PostReason> {
     if sges.len() > most {
         return Err(PostReason::TooManySges { given: sges.len(), most });
     }

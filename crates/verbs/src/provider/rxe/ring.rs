@@ -118,6 +118,13 @@ impl Producer {
         self.shared.producer().store(self.next, Ordering::Release);
     }
 
+    /// Has no room from now on: the kernel has turned to another ring, and no longer moves its index in this one.
+    pub(super) fn close(&mut self) {
+        let full = (self.next + 1) & self.shared.mask;
+        self.shared.consumer().store(full, Ordering::Relaxed);
+        self.consumed = full;
+    }
+
     /// Forgets what was written but not shown.
     pub(super) fn rewind(&mut self) {
         self.next = self.published;
@@ -138,6 +145,11 @@ impl Consumer {
     fn new(shared: Shared) -> Self {
         let next = shared.consumer().load(Ordering::Relaxed) & shared.mask;
         Self { shared, next }
+    }
+
+    /// Is empty from now on: the kernel has turned to another ring, and no longer moves its index in this one.
+    pub(super) fn close(&mut self) {
+        self.next = self.shared.producer().load(Ordering::Relaxed) & self.shared.mask;
     }
 
     /// How many elements wait.
@@ -215,6 +227,17 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_producer_has_no_room() {
+        let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
+        ring.reserve().unwrap();
+        ring.advance();
+        ring.publish();
+        ring.close();
+        assert!(ring.reserve().is_none());
+        assert!(ring.reserve().is_none());
+    }
+
+    #[test]
     fn a_consumer_takes_each_element_once_in_order() {
         let mut ring = Consumer::new(shared(4, 6, HEADER + 256).unwrap());
         assert_eq!(ring.available(), 0);
@@ -236,6 +259,15 @@ mod tests {
                 assert_eq!(ring.available(), 0);
             }
         }
+    }
+
+    #[test]
+    fn a_closed_consumer_is_empty() {
+        let mut ring = Consumer::new(shared(4, 6, HEADER + 256).unwrap());
+        ring.shared.producer().store(2, Ordering::Release);
+        assert_eq!(ring.available(), 2);
+        ring.close();
+        assert_eq!(ring.available(), 0);
     }
 
     #[test]

@@ -1,0 +1,287 @@
+//! Asynchronous events: of ports, of the device, and of objects.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use uverbs::{
+    AccessFlags, AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents, Context, ErrorKind,
+    ModifyQueuePair, QueuePairInit, QueuePairState, ReceiveRequest, RemoteMemory, SendRequest,
+};
+
+use crate::common::{DEADLINE, End, MOMENT, Pair, Setup, open, poll_for, refused, succeeded, wait_until};
+use crate::lifetime::kernel_version;
+use crate::soft::{SoftDevice, ip};
+
+crate::cases! {
+    Shared vb_04_the_file_is_nonblocking;
+    Shared vb_04_two_threads_and_one_event;
+    Shared vb_05_an_overrun_names_its_cq;
+    Shared events_of_a_cq_that_is_gone_are_skipped;
+    Shared objects_may_be_dropped_before_their_events;
+    Shared the_limit_of_an_srq_is_reached_once;
+    Shared the_last_wqe_of_a_queue_pair_with_an_srq;
+    Shared an_access_violation_names_its_queue_pair;
+    Shared ports_go_down_and_up_and_gids_change;
+    Unplugging the_last_event_of_a_device;
+}
+
+/// The next event of that kind. Others are of ports: the tests share the device.
+#[track_caller]
+fn event_of(events: &AsyncEvents, kind: AsyncEventType) -> AsyncEvent {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let event = events.wait(Some(left)).unwrap().unwrap_or_else(|| panic!("no {kind:?}"));
+        if event.kind() == kind {
+            return event;
+        }
+        assert!(matches!(event.element(), AsyncEventElement::Port(1)), "{event:?}");
+    }
+}
+
+/// No event of an object comes.
+fn no_event_of_objects(events: &AsyncEvents) {
+    let deadline = Instant::now() + MOMENT;
+    while let Some(event) = events.wait(Some(deadline.saturating_duration_since(Instant::now()))).unwrap() {
+        assert!(matches!(event.element(), AsyncEventElement::Port(1)), "{event:?}");
+    }
+}
+
+/// A pair whose second end's CQ is about to overrun.
+fn overrun(context: &Context) -> Pair {
+    let small = Setup { entries: 1, ..Setup::default() };
+    let (mut a, mut b) = (Setup::default().end(context), small.end(context));
+    Setup { retry_count: 1, timeout: 12, ..small }.connect(context, &mut a.qp, &mut b.qp);
+    b.receive_nothing(0..3);
+    for wr_id in 0..3 {
+        a.send_nothing(wr_id).unwrap();
+    }
+    Pair { a, b }
+}
+
+fn vb_04_the_file_is_nonblocking() {
+    let context = open();
+    let events = context.async_events();
+    let error = events.try_get_event().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    refused(Err::<(), _>(error), Errno::EAGAIN, &["get_async_event"]);
+    for timeout in [Duration::ZERO, Duration::from_millis(50)] {
+        let start = Instant::now();
+        assert!(events.wait(Some(timeout)).unwrap().is_none());
+        let took = start.elapsed();
+        assert!(took >= timeout && took < timeout + DEADLINE / 5, "{timeout:?} took {took:?}");
+    }
+    // It keeps the context open, as a copy of it does.
+    let context = context.close().unwrap_err().into_inner();
+    drop(events);
+    context.close().unwrap();
+}
+
+fn vb_04_two_threads_and_one_event() {
+    let context = open();
+    let mut srq = context.alloc_protection_domain().unwrap().create_shared_receive_queue(4, 1).unwrap();
+    let cq = context.create_completion_queue(64, None, 0).unwrap();
+    let init = QueuePairInit { shared_receive_queue: Some(&srq), ..Setup::default().init(&cq) };
+    let mut qp = srq.protection_domain().create_queue_pair(&init).unwrap();
+    let mut sender = Setup::default().end(&context);
+    Setup::default().connect(&context, &mut sender.qp, &mut qp);
+    let events = context.async_events();
+    for round in 0..10 {
+        srq.post_receive(&[ReceiveRequest::new(round, &[])]).unwrap();
+        srq.set_limit(1).unwrap();
+        std::thread::scope(|scope| {
+            let wait = || {
+                let event = events.wait(Some(Duration::from_millis(50))).unwrap();
+                event.is_some_and(|event| event.kind() == AsyncEventType::SharedReceiveQueueLimitReached)
+            };
+            let threads = [scope.spawn(wait), scope.spawn(wait)];
+            sender.send_nothing(round).unwrap();
+            let got = threads.map(|thread| usize::from(thread.join().unwrap()));
+            // On a machine so busy that both gave up before it came, it is still there.
+            if got == [0, 0] {
+                drop(event_of(&events, AsyncEventType::SharedReceiveQueueLimitReached));
+            } else {
+                assert_eq!(got[0] + got[1], 1);
+            }
+        });
+        no_event_of_objects(&events);
+    }
+}
+
+fn vb_05_an_overrun_names_its_cq() {
+    let context = open();
+    let Pair { a, b } = overrun(&context);
+    let event = event_of(&context.async_events(), AsyncEventType::CompletionQueueError);
+    assert_eq!(event.element(), AsyncEventElement::CompletionQueue(b.cq.id()));
+    assert_eq!(event.to_string(), format!("CQ error, CQ {}", b.cq.id()));
+    wait_until("queue pair in error", || b.qp.query().unwrap().state == QueuePairState::Error);
+    // The event holds up its own CQ and no other.
+    b.qp.destroy().unwrap();
+    a.qp.destroy().unwrap();
+    a.cq.destroy().unwrap();
+    let error = b.cq.destroy().unwrap_err();
+    let text = "1 of its events are not acknowledged";
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_cq", text]);
+    drop(event);
+    error.into_inner().destroy().unwrap();
+}
+
+fn events_of_a_cq_that_is_gone_are_skipped() {
+    let context = open();
+    let Pair { a, b } = overrun(&context);
+    wait_until("queue pair in error", || b.qp.query().unwrap().state == QueuePairState::Error);
+    let End { qp, cq, .. } = b;
+    qp.destroy().unwrap();
+    cq.destroy().unwrap();
+    no_event_of_objects(&context.async_events());
+    drop(a);
+}
+
+fn objects_may_be_dropped_before_their_events() {
+    let context = open();
+    let Pair { a, b } = overrun(&context);
+    let event = event_of(&context.async_events(), AsyncEventType::CompletionQueueError);
+    let id = b.cq.id();
+    let start = Instant::now();
+    drop((a, b));
+    assert!(start.elapsed() < DEADLINE / 2, "{:?}", start.elapsed());
+    assert_eq!(event.element(), AsyncEventElement::CompletionQueue(id));
+    context.close().unwrap();
+    drop(event);
+}
+
+fn the_limit_of_an_srq_is_reached_once() {
+    let context = open();
+    let events = context.async_events();
+    let domain = context.alloc_protection_domain().unwrap();
+    let mut cq = context.create_completion_queue(64, None, 0).unwrap();
+    let mut srq = domain.create_shared_receive_queue(15, 1).unwrap();
+    let init = QueuePairInit { shared_receive_queue: Some(&srq), ..Setup::default().init(&cq) };
+    let mut qp = domain.create_queue_pair(&init).unwrap();
+    let mut sender = Setup::default().end(&context);
+    Setup::default().connect(&context, &mut sender.qp, &mut qp);
+    for wr_id in 0..10 {
+        srq.post_receive(&[ReceiveRequest::new(wr_id, &[])]).unwrap();
+    }
+    let mut consume = |count: usize| {
+        for _ in 0..count {
+            sender.send_nothing(0).unwrap();
+        }
+        succeeded(&poll_for(&mut cq, count));
+    };
+    srq.set_limit(8).unwrap();
+    consume(2);
+    no_event_of_objects(&events);
+    consume(1);
+    let event = event_of(&events, AsyncEventType::SharedReceiveQueueLimitReached);
+    assert_eq!(event.element(), AsyncEventElement::SharedReceiveQueue(srq.id()));
+    assert_eq!(srq.query().unwrap().limit, 0);
+    consume(2);
+    no_event_of_objects(&events);
+    // Armed again, it comes again, with the queue resized in between.
+    srq.set_limit(5).unwrap();
+    srq.resize(100).unwrap();
+    consume(1);
+    let other = event_of(&events, AsyncEventType::SharedReceiveQueueLimitReached);
+    assert_eq!(other.element(), AsyncEventElement::SharedReceiveQueue(srq.id()));
+
+    qp.destroy().unwrap();
+    let error = srq.destroy().unwrap_err();
+    let text = "2 of its events are not acknowledged";
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_srq", text]);
+    drop((event, other));
+    error.into_inner().destroy().unwrap();
+}
+
+fn the_last_wqe_of_a_queue_pair_with_an_srq() {
+    let context = open();
+    let events = context.async_events();
+    let cq = context.create_completion_queue(4, None, 0).unwrap();
+    let srq = context.alloc_protection_domain().unwrap().create_shared_receive_queue(4, 1).unwrap();
+    let init = QueuePairInit { shared_receive_queue: Some(&srq), ..Setup::default().init(&cq) };
+    let mut qp = srq.protection_domain().create_queue_pair(&init).unwrap();
+    let mut other = Setup::default().end(&context);
+    Setup::default().connect(&context, &mut other.qp, &mut qp);
+    qp.modify(&ModifyQueuePair::to(QueuePairState::Error)).unwrap();
+    if kernel_version() <= (6, 1) {
+        // Its soft-RoCE does not tell.
+        return;
+    }
+    let event = event_of(&events, AsyncEventType::LastWqeReached);
+    assert_eq!(event.element(), AsyncEventElement::QueuePair(qp.qp_num()));
+    let error = qp.destroy().unwrap_err();
+    let text = "1 of its events are not acknowledged";
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_qp", text]);
+    drop(event);
+    // soft-RoCE may tell more than once.
+    while events.wait(Some(MOMENT)).unwrap().is_some() {}
+    error.into_inner().destroy().unwrap();
+    srq.destroy().unwrap();
+}
+
+fn an_access_violation_names_its_queue_pair() {
+    let context = open();
+    let events = context.async_events();
+    let Pair { mut a, mut b } = Setup::default().pair_in(&context);
+    let access = Some(AccessFlags::REMOTE_WRITE);
+    b.qp.modify(&ModifyQueuePair { access_flags: access, ..ModifyQueuePair::default() }).unwrap();
+    let nowhere = RemoteMemory { address: 4096, rkey: 0x1234_5600 };
+    let sges = [a.memory.sge(0..8)];
+    a.qp.post_send_list(&[SendRequest::rdma_write(1, &sges, nowhere).signaled()]).unwrap();
+    let failed = poll_for(&mut a.cq, 1);
+    assert_eq!(failed[0].status(), uverbs::CompletionStatus::REM_ACCESS_ERR);
+    wait_until("queue pair in error", || b.qp.query().unwrap().state == QueuePairState::Error);
+    if kernel_version() <= (6, 12) {
+        // Its soft-RoCE does not tell.
+        return;
+    }
+    let event = event_of(&events, AsyncEventType::QueuePairAccessError);
+    assert_eq!(event.element(), AsyncEventElement::QueuePair(b.qp.qp_num()));
+}
+
+fn ports_go_down_and_up_and_gids_change() {
+    let soft = SoftDevice::new();
+    let context = soft.device().open().unwrap();
+    let events = context.async_events();
+    let port = |kind| assert_eq!(event_of(&events, kind).element(), AsyncEventElement::Port(1));
+    ip(&["address", "add", "192.168.79.1/24", "dev", soft.netdev()]);
+    port(AsyncEventType::GidChange);
+    ip(&["link", "set", soft.netdev(), "down"]);
+    port(AsyncEventType::PortError);
+    ip(&["link", "set", soft.netdev(), "up"]);
+    port(AsyncEventType::PortActive);
+}
+
+fn the_last_event_of_a_device() {
+    let soft = SoftDevice::new();
+    let context = soft.device().open().unwrap();
+    let pair = Setup::default().pair_in(&context);
+    let events = context.async_events();
+    soft.delete();
+    let event = event_of(&events, AsyncEventType::DeviceFatal);
+    assert_eq!(event.element(), AsyncEventElement::Device);
+    assert_eq!(event.to_string(), "local catastrophic error, device");
+    for _ in 0..2 {
+        refused(events.wait(Some(DEADLINE)), Errno::EIO, &["get_async_event"]);
+        assert_eq!(events.try_get_event().unwrap_err().kind(), ErrorKind::DeviceGone);
+    }
+    drop((pair, events));
+    context.close().unwrap();
+    soft.create();
+
+    // One of several threads takes it, and the others do not wait for ever.
+    let events = soft.device().open().unwrap().async_events();
+    std::thread::scope(|scope| {
+        let wait = || events.wait(None).map(|event| event.map(|event| event.kind()));
+        let threads = [(); 3].map(|()| scope.spawn(wait));
+        // Most likely they sleep by then; it has to be right in either case.
+        std::thread::sleep(MOMENT);
+        soft.delete();
+        let seen = threads.map(|thread| thread.join().unwrap());
+        let fatal = Ok(Some(AsyncEventType::DeviceFatal));
+        assert_eq!(seen.iter().filter(|seen| **seen == fatal).count(), 1, "{seen:?}");
+        assert!(seen.iter().all(|seen| *seen == fatal || seen.is_err()), "{seen:?}");
+    });
+    drop(events);
+    soft.create();
+}
