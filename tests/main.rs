@@ -22,6 +22,7 @@ mod memory;
 mod qp;
 mod soft;
 mod traffic;
+mod unreliable;
 
 use std::process::ExitCode;
 
@@ -75,6 +76,7 @@ const MODULES: &[&[Case]] = &[
     qp::CASES,
     traffic::CASES,
     datagram::CASES,
+    unreliable::CASES,
     errors::CASES,
     lifetime::CASES,
     cli::CASES,

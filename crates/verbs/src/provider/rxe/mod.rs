@@ -50,12 +50,12 @@ impl ContextOps for Rxe {
     }
 
     fn create_qp(&self, transport: &dyn Transport, request: &QpRequest) -> Result<NewQp, Errno> {
-        if !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
+        if !matches!(request.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut response = CreateQpResp::default();
         let mut created = calls::create_qp(transport, request, &(), &mut response)?;
-        match Work::map(transport, &response, &created.cap, request.qp_type == qp_type::UD) {
+        match Work::map(transport, &response, &created.cap, request.qp_type) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();

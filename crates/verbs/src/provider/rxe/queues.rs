@@ -1,6 +1,6 @@
 //! Elements of the rings: completions out, work requests in.
 
-use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
+use uverbs_ioctl::uapi::ioctl_verbs::{QpCap, qp_type};
 use uverbs_ioctl::uapi::rxe::{
     CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
 };
@@ -51,6 +51,8 @@ pub(super) struct Work {
     max_receive_sge: usize,
     max_inline: usize,
     datagrams: bool,
+    /// Bit n: the QP has operation n of [`wr_opcode`].
+    operations: u32,
 }
 
 impl Work {
@@ -58,7 +60,7 @@ impl Work {
         transport: &dyn Transport,
         response: &CreateQpResp,
         cap: &QpCap,
-        datagrams: bool,
+        qp_type: u32,
     ) -> Result<Self, Errno> {
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let payload = sges(cap.max_send_sge).max(cap.max_inline_data as usize);
@@ -72,7 +74,8 @@ impl Work {
             max_send_sge: cap.max_send_sge as usize,
             max_receive_sge: cap.max_recv_sge as usize,
             max_inline: cap.max_inline_data as usize,
-            datagrams,
+            datagrams: qp_type == qp_type::UD,
+            operations: operations(qp_type),
         })
     }
 
@@ -94,11 +97,13 @@ impl WorkRings for Work {
             }
             Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
         };
+        if self.operations & (1 << opcode) == 0 {
+            return Err(PostReason::NoSuchOperation);
+        }
         let datagram = match (&request.destination, self.datagrams) {
             (None, false) => None,
             (Some(_), false) => return Err(PostReason::Connected),
             (None, true) => return Err(PostReason::NoDestination),
-            (Some(_), true) if remote.is_some() => return Err(PostReason::NoSuchOperation),
             (Some(destination), true) => Some(destination),
         };
         let mut flags = request.flags.bits();
@@ -209,6 +214,18 @@ impl Work {
         }
         self.receive.publish();
         posted
+    }
+}
+
+/// The operations of QPs of a type, bit n for number n of [`wr_opcode`]. What the driver lacks it would notice only when it executes
+/// the request, and break the QP.
+fn operations(qp_type: u32) -> u32 {
+    let sends = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
+    let writes = 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM;
+    match qp_type {
+        qp_type::RC => sends | writes | 1 << wr_opcode::RDMA_READ,
+        qp_type::UC => sends | writes,
+        _ => sends,
     }
 }
 
