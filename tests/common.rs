@@ -11,6 +11,7 @@ use uverbs::{
     MemoryRegion, ModifyQueuePair, Mtu, PostError, QueuePair, QueuePairCapabilities, QueuePairInit,
     QueuePairType, ReceiveRequest, RemoteMemory, SendRequest, WorkCompletion,
 };
+use uverbs_ioctl::uapi::user_verbs::DeviceCapFlags;
 
 const DEVICE: &str = "UVERBS_TEST_DEVICE";
 
@@ -36,6 +37,11 @@ pub(crate) fn device() -> Device {
 
 pub(crate) fn open() -> Context {
     device().open().unwrap()
+}
+
+/// What the device can do.
+pub(crate) fn capabilities(context: &Context) -> DeviceCapFlags {
+    DeviceCapFlags::from_bits_retain(context.query_device().unwrap().device_cap_flags)
 }
 
 /// A GID that both ends of a pair use.

@@ -6,6 +6,7 @@
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
 
+mod atomics;
 mod channel;
 mod child;
 mod cli;
@@ -17,6 +18,7 @@ mod datagram;
 mod device;
 mod efa;
 mod errors;
+mod flush;
 mod lifetime;
 mod memory;
 mod qp;
@@ -77,6 +79,8 @@ const MODULES: &[&[Case]] = &[
     traffic::CASES,
     datagram::CASES,
     unreliable::CASES,
+    atomics::CASES,
+    flush::CASES,
     errors::CASES,
     lifetime::CASES,
     cli::CASES,

@@ -1,5 +1,7 @@
 //! Elements of the rings: completions out, work requests in.
 
+mod operations;
+
 use uverbs_ioctl::uapi::ioctl_verbs::{QpCap, qp_type};
 use uverbs_ioctl::uapi::rxe::{
     CreateQpResp, DmaInfo, MmapInfo, RecvWqe, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
@@ -7,6 +9,8 @@ use uverbs_ioctl::uapi::rxe::{
 use uverbs_ioctl::uapi::user_verbs::{Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
+
+pub(super) use operations::operations;
 
 use super::ring::{Consumer, Producer};
 use crate::completion::WorkCompletion;
@@ -61,6 +65,7 @@ impl Work {
         response: &CreateQpResp,
         cap: &QpCap,
         qp_type: u32,
+        operations: u32,
     ) -> Result<Self, Errno> {
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let payload = sges(cap.max_send_sge).max(cap.max_inline_data as usize);
@@ -75,7 +80,7 @@ impl Work {
             max_receive_sge: cap.max_recv_sge as usize,
             max_inline: cap.max_inline_data as usize,
             datagrams: qp_type == qp_type::UD,
-            operations: operations(qp_type),
+            operations,
         })
     }
 
@@ -88,14 +93,26 @@ impl Work {
 impl WorkRings for Work {
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
-        let (opcode, immediate, remote) = match request.operation {
+        let (opcode, ex, remote) = match request.operation {
             Operation::Send => (wr_opcode::SEND, 0, None),
-            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate, None),
+            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate.to_be(), None),
+            Operation::SendWithInvalidate(rkey) => (wr_opcode::SEND_WITH_INV, rkey, None),
             Operation::RdmaWrite(to) => (wr_opcode::RDMA_WRITE, 0, Some(to)),
             Operation::RdmaWriteWithImmediate(to, immediate) => {
-                (wr_opcode::RDMA_WRITE_WITH_IMM, immediate, Some(to))
+                (wr_opcode::RDMA_WRITE_WITH_IMM, immediate.to_be(), Some(to))
             }
             Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
+            Operation::CompareSwap { at, compare, swap } => {
+                return self.push_atomic(request, wr_opcode::ATOMIC_CMP_AND_SWP, at, compare, swap);
+            }
+            Operation::FetchAdd { at, add } => {
+                return self.push_atomic(request, wr_opcode::ATOMIC_FETCH_AND_ADD, at, add, 0);
+            }
+            Operation::AtomicWrite { to, value } => return self.push_atomic_write(request, to, value),
+            Operation::Flush { memory, extent, placement } => {
+                return self.push_flush(request, memory, extent, placement);
+            }
+            Operation::LocalInvalidate(rkey) => return self.push_local_invalidate(request, rkey),
         };
         if self.operations & (1 << opcode) == 0 {
             return Err(PostReason::NoSuchOperation);
@@ -117,13 +134,7 @@ impl WorkRings for Work {
             }
         };
         let slot = self.send.reserve().ok_or(PostReason::QueueFull)?;
-        let mut wr = SendWr {
-            wr_id: request.wr_id,
-            opcode,
-            send_flags: flags,
-            ex: immediate.to_be(),
-            ..Default::default()
-        };
+        let mut wr = SendWr { wr_id: request.wr_id, opcode, send_flags: flags, ex, ..Default::default() };
         let mut iova = 0;
         if let Some(RemoteMemory { address, rkey }) = remote {
             let rdma = SendWrRdma { remote_addr: address, rkey, reserved: 0 };
@@ -214,18 +225,6 @@ impl Work {
         }
         self.receive.publish();
         posted
-    }
-}
-
-/// The operations of QPs of a type, bit n for number n of [`wr_opcode`]. What the driver lacks it would notice only when it executes
-/// the request, and break the QP.
-fn operations(qp_type: u32) -> u32 {
-    let sends = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
-    let writes = 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM;
-    match qp_type {
-        qp_type::RC => sends | writes | 1 << wr_opcode::RDMA_READ,
-        qp_type::UC => sends | writes,
-        _ => sends,
     }
 }
 
