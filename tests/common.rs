@@ -10,8 +10,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use uverbs::{
     AccessFlags, AddressVector, CompletionChannel, CompletionQueue, Context, Device, Error, GidEntry,
     MemoryRegion, ModifyQueuePair, Mtu, PostError, QueuePair, QueuePairCapabilities, QueuePairInit,
-    ReceiveRequest, SendRequest, WorkCompletion,
+    QueuePairType, ReceiveRequest, RemoteMemory, SendRequest, WorkCompletion,
 };
+use uverbs_ioctl::uapi::user_verbs::DeviceCapFlags;
 
 const DEVICE: &str = "UVERBS_TEST_DEVICE";
 
@@ -37,6 +38,11 @@ pub(crate) fn device() -> Device {
 
 pub(crate) fn open() -> Context {
     device().open().unwrap()
+}
+
+/// What the device can do.
+pub(crate) fn capabilities(context: &Context) -> DeviceCapFlags {
+    DeviceCapFlags::from_bits_retain(context.query_device().unwrap().device_cap_flags)
 }
 
 /// A GID that both ends of a pair use.
@@ -109,6 +115,10 @@ pub(crate) fn refused<T: Debug, E: Into<Error>>(result: Result<T, E>, errno: Err
 /// How to make a pair of connected queue pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
+    /// RC or UC.
+    pub(crate) kind: QueuePairType,
+    /// What each end may do to the other's memory.
+    pub(crate) access: AccessFlags,
     pub(crate) capabilities: QueuePairCapabilities,
     pub(crate) signal_all: bool,
     /// Completions that each end's CQ has room for.
@@ -126,6 +136,8 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            kind: QueuePairType::ReliableConnection,
+            access: AccessFlags::empty(),
             capabilities: QueuePairCapabilities {
                 max_send_wr: 16,
                 max_recv_wr: 16,
@@ -176,12 +188,13 @@ impl Setup {
         let channel = self.events.then(|| context.create_completion_channel().unwrap());
         let cq = context.create_completion_queue(self.entries, channel.as_ref(), 0).unwrap();
         let qp = domain.create_queue_pair(&self.init(&cq)).unwrap();
-        let memory = domain.allocate(self.memory, AccessFlags::LOCAL_WRITE).unwrap();
+        let memory = domain.allocate(self.memory, AccessFlags::LOCAL_WRITE | self.access).unwrap();
         End { qp, cq, channel, memory }
     }
 
     pub(crate) fn init<'a>(&self, cq: &'a CompletionQueue) -> QueuePairInit<'a> {
         QueuePairInit {
+            kind: self.kind,
             capabilities: self.capabilities,
             signal_all: self.signal_all,
             ..QueuePairInit::reliable_connection(cq)
@@ -195,9 +208,15 @@ impl Setup {
     }
 
     fn connect_to(&self, context: &Context, qp: &mut QueuePair, peer: u32) {
-        qp.modify(&ModifyQueuePair::init(PORT, AccessFlags::empty())).unwrap();
-        qp.modify(&ready_to_receive(context, peer)).unwrap();
-        qp.modify(&self.ready_to_send()).unwrap();
+        qp.modify(&ModifyQueuePair::init(PORT, self.access)).unwrap();
+        if self.kind == QueuePairType::UnreliableConnection {
+            let to = own_address(context);
+            qp.modify(&ModifyQueuePair::unreliable_ready_to_receive(to, peer, 0, Mtu::Bytes1024)).unwrap();
+            qp.modify(&ModifyQueuePair::unreliable_ready_to_send(0)).unwrap();
+        } else {
+            qp.modify(&ready_to_receive(context, peer)).unwrap();
+            qp.modify(&self.ready_to_send()).unwrap();
+        }
     }
 
     pub(crate) fn ready_to_send(&self) -> ModifyQueuePair {
@@ -210,11 +229,15 @@ impl Setup {
     }
 }
 
+/// Where a queue pair of the same device is.
+pub(crate) fn own_address(context: &Context) -> AddressVector {
+    let gid = own_gid(context);
+    AddressVector::global(PORT, gid.gid, u8::try_from(gid.index).unwrap())
+}
+
 /// To RTR, connected to a queue pair of the same device.
 pub(crate) fn ready_to_receive(context: &Context, peer: u32) -> ModifyQueuePair {
-    let gid = own_gid(context);
-    let address = AddressVector::global(PORT, gid.gid, u8::try_from(gid.index).unwrap());
-    ModifyQueuePair::ready_to_receive(address, peer, 0, Mtu::Bytes1024)
+    ModifyQueuePair::ready_to_receive(own_address(context), peer, 0, Mtu::Bytes1024)
 }
 
 /// A pair as most tests want it.
@@ -255,6 +278,11 @@ impl End {
     pub(crate) fn take_event(&self) {
         let event = self.channel().wait(Some(DEADLINE)).unwrap();
         assert_eq!(event.expect("an event").queue_id(), self.cq.id());
+    }
+
+    /// The memory from `offset` on, as the peer has to name it.
+    pub(crate) fn remote(&self, offset: u64) -> RemoteMemory {
+        RemoteMemory { address: self.memory.address() + offset, rkey: self.memory.rkey() }
     }
 
     /// Copies a stretch of the memory out.

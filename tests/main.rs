@@ -7,6 +7,7 @@
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
 
+mod atomics;
 mod channel;
 mod child;
 mod cli;
@@ -21,12 +22,14 @@ mod efa;
 mod efa_counters;
 mod errors;
 mod events;
+mod flush;
 mod lifetime;
 mod memory;
 mod qp;
 mod soft;
 mod srq;
 mod traffic;
+mod unreliable;
 
 use std::process::ExitCode;
 
@@ -85,6 +88,9 @@ const MODULES: &[&[Case]] = &[
     srq::CASES,
     traffic::CASES,
     datagram::CASES,
+    unreliable::CASES,
+    atomics::CASES,
+    flush::CASES,
     errors::CASES,
     events::CASES,
     lifetime::CASES,

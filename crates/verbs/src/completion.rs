@@ -126,6 +126,25 @@ impl Success<'_> {
         self.has(WcFlags::WITH_IMM).then_some(ex)
     }
 
+    /// The remote key of this process that the message of a receive has invalidated, if it was
+    /// [a send that does so](crate::SendRequest::invalidate).
+    ///
+    /// ```no_run
+    /// # use uverbs::{CompletionError, CompletionQueue, WorkCompletion};
+    /// # fn example(cq: &mut CompletionQueue) -> Result<(), CompletionError> {
+    /// for completion in cq.poll(&mut [WorkCompletion::default(); 16]) {
+    ///     if let Some(rkey) = completion.success()?.invalidated_rkey() {
+    ///         println!("the peer has done with {rkey:#x}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        self.has(WcFlags::WITH_INVALIDATE).then_some(self.0.ex)
+    }
+
     /// Whether the first 40 bytes of the buffer of a datagram receive hold, or leave room for, its global route header.
     pub fn has_global_route(&self) -> bool {
         self.has(WcFlags::GRH)
@@ -328,6 +347,16 @@ mod tests {
         assert_eq!(WorkCompletion(wc).success().unwrap().immediate(), None);
         wc.wc_flags = WcFlags::WITH_IMM.bits();
         assert_eq!(WorkCompletion(wc).success().unwrap().immediate(), Some(0x0102_0304));
+    }
+
+    #[test]
+    fn invalidated_keys_are_in_host_order_and_only_there_if_flagged() {
+        let mut wc = Wc { opcode: values::wc_opcode::RECV, ex: 0x0102_0304, ..Wc::default() };
+        assert_eq!(WorkCompletion(wc).success().unwrap().invalidated_rkey(), None);
+        wc.wc_flags = WcFlags::WITH_INVALIDATE.bits();
+        let completion = WorkCompletion(wc);
+        let success = completion.success().unwrap();
+        assert_eq!((success.invalidated_rkey(), success.immediate()), (Some(0x0102_0304), None));
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
 pub use pd::ProtectionDomain;
 pub use post::{
-    Destination, Operation, Payload, PostError, PostReason, ReceiveRequest, RemoteMemory, ScatterGather,
-    SendBatch, SendFlags, SendRequest,
+    Destination, FlushExtent, FlushPlacement, Operation, Payload, PostError, PostReason, ReceiveRequest,
+    RemoteMemory, ScatterGather, SendBatch, SendFlags, SendRequest,
 };
 pub use qp::{
     AddressVector, GlobalRoute, ModifyQueuePair, QueuePair, QueuePairAttributes, QueuePairCapabilities,

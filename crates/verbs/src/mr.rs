@@ -31,6 +31,11 @@ bitflags! {
         const REMOTE_ATOMIC = Access::REMOTE_ATOMIC.bits();
         /// Memory windows may be bound to it.
         const MW_BIND = Access::MW_BIND.bits();
+        /// Peers may flush it, so far that what they wrote is visible to all: [`FlushPlacement::GLOBAL`](crate::FlushPlacement).
+        const FLUSH_GLOBAL = Access::FLUSH_GLOBAL.bits();
+        /// Peers may flush it, so far that what they wrote outlasts a power failure. The memory has to be of that kind: a file in
+        /// persistent memory.
+        const FLUSH_PERSISTENT = Access::FLUSH_PERSISTENT.bits();
         /// Writes may become visible in another order. A hint: kernels that do not know it do without.
         const RELAXED_ORDERING = Access::RELAXED_ORDERING.bits();
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bitflags::bitflags;
 use uverbs_ioctl::Errno;
+use uverbs_ioctl::uapi::user_verbs::PlacementType;
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 
 use crate::ah::AddressHandle;
@@ -51,6 +52,62 @@ pub enum Operation {
     RdmaWriteWithImmediate(RemoteMemory, u32),
     /// Read from the peer's memory into the SGEs. It does not notice.
     RdmaRead(RemoteMemory),
+    /// Send to a receive posted by the peer, and invalidate this remote key of the peer's.
+    SendWithInvalidate(u32),
+    /// Put 8 bytes of the peer's memory into the SGEs and, if they are `compare`, put `swap` in their place. Nothing comes in between.
+    CompareSwap {
+        /// A multiple of 8.
+        at: RemoteMemory,
+        /// In the byte order of the peer's processor, as the others.
+        compare: u64,
+        /// What is stored.
+        swap: u64,
+    },
+    /// Put 8 bytes of the peer's memory into the SGEs and add to them, modulo 2^64. Nothing comes in between.
+    FetchAdd {
+        /// A multiple of 8.
+        at: RemoteMemory,
+        /// In the byte order of the peer's processor.
+        add: u64,
+    },
+    /// Write 8 bytes to the peer's memory. Nobody ever sees some of them only, or them before what was written earlier.
+    AtomicWrite {
+        /// A multiple of 8.
+        to: RemoteMemory,
+        /// The bytes as they are stored.
+        value: [u8; 8],
+    },
+    /// Complete when what was written to the peer's memory is where it is to be.
+    Flush {
+        /// Where it was written.
+        memory: RemoteMemory,
+        /// How much of it.
+        extent: FlushExtent,
+        /// Where it is to be.
+        placement: FlushPlacement,
+    },
+    /// Invalidate an own remote key: that of a memory window of type 2.
+    LocalInvalidate(u32),
+}
+
+/// How much a flush flushes, `enum ib_selectivity_level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushExtent {
+    /// So many bytes, `IBV_FLUSH_RANGE`.
+    Range(u32),
+    /// All of the memory region that the key is of, `IBV_FLUSH_MR`. The address does not matter.
+    Region,
+}
+
+bitflags! {
+    /// Where flushed bytes are to be, `enum ib_placement_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FlushPlacement: u8 {
+        /// Visible to everyone at the peer. Takes [`FLUSH_GLOBAL`](crate::AccessFlags::FLUSH_GLOBAL) there.
+        const GLOBAL = PlacementType::GLOBAL.bits() as u8;
+        /// Safe from a power failure. Takes [`FLUSH_PERSISTENT`](crate::AccessFlags::FLUSH_PERSISTENT) there.
+        const PERSISTENT = PlacementType::PERSISTENT.bits() as u8;
+    }
 }
 
 /// Memory of the peer, as it has told us.
@@ -137,15 +194,94 @@ impl<'a> SendRequest<'a> {
         Self { operation: Operation::RdmaRead(from), ..Self::send(wr_id, sges) }
     }
 
-    /// Adds immediate data to a send or an RDMA write. An RDMA read has none and stays as it is.
+    /// Compares 8 bytes of the peer's memory with `compare` and, if they are equal, replaces them by `swap`, in one go. The first 8
+    /// bytes that `result` has room for get what was there.
+    ///
+    /// ```
+    /// # use uverbs::{MemoryRegion, PostError, QueuePair, RemoteMemory, SendRequest};
+    /// # fn lock(qp: &mut QueuePair, region: &MemoryRegion, lock: RemoteMemory) -> Result<(), PostError> {
+    /// // It is ours if the result is 0.
+    /// let result = [region.sge(0..8)];
+    /// qp.post_send_list(&[SendRequest::compare_swap(1, &result, lock, 0, 1).signaled()])
+    /// # }
+    /// ```
+    pub fn compare_swap(
+        wr_id: u64,
+        result: &'a [ScatterGather],
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        Self { operation: Operation::CompareSwap { at, compare, swap }, ..Self::send(wr_id, result) }
+    }
+
+    /// Adds to 8 bytes of the peer's memory, modulo 2^64. The first 8 bytes that `result` has room for get what was there.
+    ///
+    /// ```
+    /// # use uverbs::{MemoryRegion, PostError, QueuePair, RemoteMemory, SendRequest};
+    /// # fn take_a_number(qp: &mut QueuePair, region: &MemoryRegion, counter: RemoteMemory) -> Result<(), PostError> {
+    /// qp.post_send_list(&[SendRequest::fetch_add(1, &[region.sge(0..8)], counter, 1).signaled()])
+    /// # }
+    /// ```
+    pub fn fetch_add(wr_id: u64, result: &'a [ScatterGather], at: RemoteMemory, add: u64) -> Self {
+        Self { operation: Operation::FetchAdd { at, add }, ..Self::send(wr_id, result) }
+    }
+
+    /// Writes 8 bytes to the peer's memory in one go, after everything that was written before. It is there if `device_cap_flags` has
+    /// `IBV_DEVICE_ATOMIC_WRITE` (bit 40): on soft-RoCE since Linux 6.2.
+    pub fn atomic_write(wr_id: u64, value: [u8; 8], to: RemoteMemory) -> Self {
+        Self { operation: Operation::AtomicWrite { to, value }, ..Self::send(wr_id, &[]) }
+    }
+
+    /// Completes when what was written to the peer's memory is where it is to be. It is there if `device_cap_flags` has
+    /// `IBV_DEVICE_FLUSH_GLOBAL` (bit 38) or `IBV_DEVICE_FLUSH_PERSISTENT` (bit 39): on soft-RoCE since Linux 6.2.
+    ///
+    /// ```
+    /// # use uverbs::{FlushExtent, FlushPlacement, PostError, QueuePair, RemoteMemory, SendRequest};
+    /// # fn publish(qp: &mut QueuePair, log: RemoteMemory, record: &[u8]) -> Result<(), PostError> {
+    /// let extent = FlushExtent::Range(record.len() as u32);
+    /// qp.post_send()
+    ///     .push(&SendRequest::rdma_write_inline(1, &[record], log))
+    ///     .push(&SendRequest::flush(2, log, extent, FlushPlacement::GLOBAL).signaled())
+    ///     .submit()
+    /// # }
+    /// ```
+    pub fn flush(wr_id: u64, memory: RemoteMemory, extent: FlushExtent, placement: FlushPlacement) -> Self {
+        Self { operation: Operation::Flush { memory, extent, placement }, ..Self::send(wr_id, &[]) }
+    }
+
+    /// Invalidates an own remote key: that of a memory window of type 2 that is bound. It waits for everything posted before.
+    ///
+    /// A key that is not in use breaks the QP ([`LOC_QP_OP_ERR`](crate::CompletionStatus::LOC_QP_OP_ERR)).
+    pub fn local_invalidate(wr_id: u64, rkey: u32) -> Self {
+        Self { operation: Operation::LocalInvalidate(rkey), ..Self::send(wr_id, &[]) }
+    }
+
+    /// Makes a send invalidate a remote key of the peer's, in place of immediate data. The peer's receive completes with
+    /// [`invalidated_rkey`](crate::Success::invalidated_rkey). Other operations stay as they are.
+    #[must_use]
+    pub fn invalidate(mut self, rkey: u32) -> Self {
+        if matches!(
+            self.operation,
+            Operation::Send | Operation::SendWithImmediate(_) | Operation::SendWithInvalidate(_)
+        ) {
+            self.operation = Operation::SendWithInvalidate(rkey);
+        }
+        self
+    }
+
+    /// Adds immediate data to a send, in place of a key to invalidate, or to an RDMA write. Other operations have none and stay as they
+    /// are.
     #[must_use]
     pub fn immediate(mut self, immediate: u32) -> Self {
         self.operation = match self.operation {
-            Operation::Send | Operation::SendWithImmediate(_) => Operation::SendWithImmediate(immediate),
+            Operation::Send | Operation::SendWithImmediate(_) | Operation::SendWithInvalidate(_) => {
+                Operation::SendWithImmediate(immediate)
+            }
             Operation::RdmaWrite(to) | Operation::RdmaWriteWithImmediate(to, _) => {
                 Operation::RdmaWriteWithImmediate(to, immediate)
             }
-            Operation::RdmaRead(from) => Operation::RdmaRead(from),
+            other => other,
         };
         self
     }
@@ -277,6 +413,18 @@ pub enum PostReason {
     },
     /// Inline data with an operation that reads into memory: `EINVAL`.
     InlineRead,
+    /// SGEs or inline data with an operation that carries none: `EINVAL`.
+    NoPayload,
+    /// Less than 8 bytes of room for what an atomic operation reads: `EINVAL`.
+    ResultTooShort {
+        /// Bytes.
+        length: u64,
+    },
+    /// An atomic operation at an address that is no multiple of 8: `EINVAL`.
+    Misaligned {
+        /// The peer's.
+        address: u64,
+    },
     /// 4 GiB or more in one message: `EINVAL`.
     MessageTooLong {
         /// Bytes.
@@ -335,7 +483,14 @@ impl From<PostError> for Error {
                 format!("{length} bytes inline, the QP has room for {most}")
             }
             PostReason::MessageTooLong { length } => format!("{length} bytes in one message"),
-            PostReason::InlineRead => "an RDMA read into inline data".to_owned(),
+            PostReason::InlineRead => "a read into inline data".to_owned(),
+            PostReason::NoPayload => "SGEs or inline data, but the operation carries none".to_owned(),
+            PostReason::ResultTooShort { length } => {
+                format!("{length} bytes of room for the result of an atomic operation, which has 8")
+            }
+            PostReason::Misaligned { address } => {
+                format!("an atomic operation at {address:#x}, which is no multiple of 8")
+            }
             PostReason::NoDestination => "a datagram without a destination".to_owned(),
             PostReason::NoSuchQueuePair(number) => format!("{number:#x} is no QP number of this device"),
             PostReason::Connected => "a destination, but the QP is connected".to_owned(),

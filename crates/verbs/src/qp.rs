@@ -31,6 +31,8 @@ use crate::srq::{SharedReceiveQueue, SrqShared};
 pub enum QueuePairType {
     /// RC: connected to one peer, every message arrives once and in order, or both ends hear of the failure.
     ReliableConnection,
+    /// UC: connected to one peer, messages arrive in order, and one that does not arrive whole is dropped: nobody hears of it.
+    UnreliableConnection,
     /// UD: to any peer, one packet a message, which may be lost.
     UnreliableDatagram,
     /// SRD, EFA's: to any peer, every message arrives once or the sender hears of the failure, in any order.
@@ -41,6 +43,7 @@ impl QueuePairType {
     fn number(self) -> u32 {
         match self {
             Self::ReliableConnection => qp_type::RC,
+            Self::UnreliableConnection => qp_type::UC,
             Self::UnreliableDatagram => qp_type::UD,
             Self::ScalableReliableDatagram => qp_type::DRIVER,
         }
@@ -51,6 +54,7 @@ impl fmt::Display for QueuePairType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ReliableConnection => "RC",
+            Self::UnreliableConnection => "UC",
             Self::UnreliableDatagram => "UD",
             Self::ScalableReliableDatagram => "SRD",
         })
@@ -166,6 +170,24 @@ impl<'a> QueuePairInit<'a> {
     /// An RC QP with the default capabilities, both queues completing on `cq`.
     pub fn reliable_connection(cq: &'a CompletionQueue) -> Self {
         Self::of_type(QueuePairType::ReliableConnection, cq)
+    }
+
+    /// A UC QP with the default capabilities, both queues completing on `cq`.
+    ///
+    /// ```no_run
+    /// # use uverbs::{AccessFlags, AddressVector, CompletionQueue, Gid, ModifyQueuePair, Mtu, ProtectionDomain, QueuePair};
+    /// # use uverbs::{QueuePairInit, Result};
+    /// # fn connect(domain: &ProtectionDomain, cq: &CompletionQueue, peer: Gid, peer_qp_num: u32) -> Result<QueuePair> {
+    /// let mut qp = domain.create_queue_pair(&QueuePairInit::unreliable_connection(cq))?;
+    /// let address = AddressVector::global(1, peer, 1);
+    /// qp.modify(&ModifyQueuePair::init(1, AccessFlags::REMOTE_WRITE))?;
+    /// qp.modify(&ModifyQueuePair::unreliable_ready_to_receive(address, peer_qp_num, 0, Mtu::Bytes1024))?;
+    /// qp.modify(&ModifyQueuePair::unreliable_ready_to_send(0))?;
+    /// # Ok(qp)
+    /// # }
+    /// ```
+    pub fn unreliable_connection(cq: &'a CompletionQueue) -> Self {
+        Self::of_type(QueuePairType::UnreliableConnection, cq)
     }
 
     /// A UD QP with the default capabilities, both queues completing on `cq`.

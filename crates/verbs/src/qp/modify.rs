@@ -71,7 +71,7 @@ impl ModifyQueuePair {
         }
     }
 
-    /// From INIT to RTR, connected to a peer: its QP number and the sequence number that it starts to send with. One RDMA read or
+    /// From INIT to RTR, for RC, connected to a peer: its QP number and the sequence number that it starts to send with. One RDMA read or
     /// atomic from it at a time, and 640 µs of patience where it finds no receive.
     pub fn ready_to_receive(address: AddressVector, dest_qp_num: u32, rq_psn: u32, path_mtu: Mtu) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl ModifyQueuePair {
         }
     }
 
-    /// From RTR to RTS, starting to send with this sequence number. Seven retries, 67 ms apart; for ever where the peer has no
+    /// From RTR to RTS, for RC, starting to send with this sequence number. Seven retries, 67 ms apart; for ever where the peer has no
     /// receive; one RDMA read or atomic at a time.
     pub fn ready_to_send(sq_psn: u32) -> Self {
         Self {
@@ -98,6 +98,28 @@ impl ModifyQueuePair {
             max_rd_atomic: Some(1),
             ..Self::default()
         }
+    }
+
+    /// From INIT to RTR, for UC, connected to a peer: its QP number and the sequence number that it starts to send with.
+    pub fn unreliable_ready_to_receive(
+        address: AddressVector,
+        dest_qp_num: u32,
+        rq_psn: u32,
+        path_mtu: Mtu,
+    ) -> Self {
+        Self {
+            state: Some(QueuePairState::ReadyToReceive),
+            address: Some(address),
+            dest_qp_num: Some(dest_qp_num),
+            rq_psn: Some(rq_psn),
+            path_mtu: Some(path_mtu),
+            ..Self::default()
+        }
+    }
+
+    /// From RTR to RTS, for UC, starting to send with this sequence number.
+    pub fn unreliable_ready_to_send(sq_psn: u32) -> Self {
+        Self { state: Some(QueuePairState::ReadyToSend), sq_psn: Some(sq_psn), ..Self::default() }
     }
 
     /// From RESET to INIT, for UD and SRD. Only messages with that queue key arrive.
@@ -330,10 +352,29 @@ pub struct GlobalRoute {
 
 /// Attributes that a transition must have and may have besides the state; nothing if there is no such transition.
 fn transition(kind: QueuePairType, from: QueuePairState, to: QueuePairState) -> Option<(Mask, Mask)> {
-    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
-    if kind != QueuePairType::ReliableConnection {
-        return datagram_transition(kind, from, to);
+    match kind {
+        QueuePairType::ReliableConnection => connected_transition(from, to),
+        // Nothing is acknowledged, sent again or read.
+        QueuePairType::UnreliableConnection => connected_transition(from, to).map(|(required, optional)| {
+            let reliable = Mask::TIMEOUT
+                | Mask::RETRY_CNT
+                | Mask::RNR_RETRY
+                | Mask::MIN_RNR_TIMER
+                | Mask::MAX_QP_RD_ATOMIC
+                | Mask::MAX_DEST_RD_ATOMIC;
+            let drained = (from, to) == (QueuePairState::SendQueueDrained, QueuePairState::SendQueueDrained);
+            let port = if drained { Mask::PORT } else { Mask::empty() };
+            (required - reliable, optional - reliable - port)
+        }),
+        QueuePairType::UnreliableDatagram | QueuePairType::ScalableReliableDatagram => {
+            datagram_transition(kind, from, to)
+        }
     }
+}
+
+/// For RC.
+fn connected_transition(from: QueuePairState, to: QueuePairState) -> Option<(Mask, Mask)> {
+    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
     let none = Mask::empty();
     let path = Mask::ALT_PATH | Mask::ACCESS_FLAGS | Mask::PATH_MIG_STATE | Mask::MIN_RNR_TIMER;
     let port = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
@@ -431,6 +472,23 @@ mod tests {
             assert_eq!(required - change.mask(), Mask::empty());
             assert_eq!(change.mask() - required - optional, Mask::STATE);
         }
+    }
+
+    #[test]
+    fn unreliable_presets_have_what_their_transitions_need() {
+        let uc = QueuePairType::UnreliableConnection;
+        let address = AddressVector::global(1, Gid::default(), 1);
+        for (from, change) in [
+            (Reset, ModifyQueuePair::init(1, AccessFlags::empty())),
+            (Init, ModifyQueuePair::unreliable_ready_to_receive(address, 17, 0, Mtu::Bytes1024)),
+            (ReadyToReceive, ModifyQueuePair::unreliable_ready_to_send(0)),
+        ] {
+            let (required, optional) = transition(uc, from, change.state.unwrap()).unwrap();
+            assert_eq!(required - change.mask(), Mask::empty());
+            assert_eq!(change.mask() - required - optional, Mask::STATE);
+        }
+        let text = rtr().explain(Errno::EINVAL, uc, Init).unwrap();
+        assert_eq!(text, "UC INIT to RTR does not take MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC");
     }
 
     #[test]

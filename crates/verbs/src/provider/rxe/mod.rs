@@ -5,15 +5,16 @@ mod receives;
 mod ring;
 
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpRequest, SrqRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::{driver_id, qp_type};
 use uverbs_ioctl::uapi::rxe::{CreateAhResp, CreateCqResp, CreateQpResp, CreateSrqResp};
-use uverbs_ioctl::uapi::user_verbs::CreateAh;
+use uverbs_ioctl::uapi::user_verbs::{CreateAh, DeviceCapFlags, ExQueryDevice};
 use uverbs_ioctl::{Errno, Transport};
 
 use super::{ContextOps, NewAddressHandle, NewCq, NewQp, NewSrq, Provider};
-use queues::{Completions, Work};
+use queues::{Completions, Work, operations};
 use receives::Receives;
 
 pub(super) struct Rxe;
@@ -33,11 +34,30 @@ impl Provider for Rxe {
     }
 
     fn open(&self, transport: &dyn Transport) -> Result<(ContextInfo, Box<dyn ContextOps>), Errno> {
-        Ok((calls::get_context(transport, &(), &mut ())?, Box::new(Self)))
+        Ok((calls::get_context(transport, &(), &mut ())?, Box::<Ops>::default()))
     }
 }
 
-impl ContextOps for Rxe {
+/// A context.
+#[derive(Default)]
+struct Ops {
+    /// Asked for once: they do not change.
+    device: OnceLock<DeviceCapFlags>,
+}
+
+impl Ops {
+    /// What the device can do; nothing beyond the oldest kernels' if it does not tell.
+    fn device(&self, transport: &dyn Transport) -> DeviceCapFlags {
+        self.device.get().copied().unwrap_or_else(|| {
+            calls::invoke(transport, &ExQueryDevice::default()).map_or(DeviceCapFlags::empty(), |response| {
+                let flags = DeviceCapFlags::from_bits_retain(response.device_cap_flags_ex);
+                *self.device.get_or_init(|| flags)
+            })
+        })
+    }
+}
+
+impl ContextOps for Ops {
     fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno> {
         let mut response = CreateCqResp::default();
         let (handle, entries) = calls::create_cq(transport, request, &(), &mut response)?;
@@ -57,18 +77,17 @@ impl ContextOps for Rxe {
         request: &QpRequest,
         unsolicited_writes: bool,
     ) -> Result<NewQp, Errno> {
-        if unsolicited_writes || !matches!(request.qp_type, qp_type::RC | qp_type::UD) {
+        if unsolicited_writes || !matches!(request.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut request = *request;
-        let shared_receives = request.srq.is_some();
-        if !shared_receives {
+        if request.srq.is_none() {
             request.cap.max_recv_sge = request.cap.max_recv_sge.max(1);
         }
+        let operations = operations(request.qp_type, self.device(transport));
         let mut response = CreateQpResp::default();
         let mut created = calls::create_qp(transport, &request, &(), &mut response)?;
-        let datagrams = request.qp_type == qp_type::UD;
-        match Work::map(transport, &response, &created.cap, datagrams, shared_receives) {
+        match Work::map(transport, &request, &response, &created.cap, operations) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();

@@ -1,13 +1,17 @@
 //! Elements of the rings: completions out, send requests in.
 
-use uverbs_ioctl::calls;
-use uverbs_ioctl::uapi::ioctl_verbs::QpCap;
+mod operations;
+
+use uverbs_ioctl::calls::{self, QpRequest};
+use uverbs_ioctl::uapi::ioctl_verbs::{QpCap, qp_type};
 use uverbs_ioctl::uapi::rxe::{
     CreateQpResp, DmaInfo, MmapInfo, ResizeCqResp, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
 };
 use uverbs_ioctl::uapi::user_verbs::{ResizeCq, Wc, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 use uverbs_ioctl::{Doorbell, Errno, Transport};
+
+pub(super) use operations::operations;
 
 use super::receives::Receives;
 use super::ring::{Consumer, Producer};
@@ -68,27 +72,30 @@ pub(super) struct Work {
     max_send_sge: usize,
     max_inline: usize,
     datagrams: bool,
+    /// Bit n: the QP has operation n of [`wr_opcode`].
+    operations: u32,
 }
 
 impl Work {
     pub(super) fn map(
         transport: &dyn Transport,
+        request: &QpRequest,
         response: &CreateQpResp,
         cap: &QpCap,
-        datagrams: bool,
-        shared_receives: bool,
+        operations: u32,
     ) -> Result<Self, Errno> {
         let payload = (cap.max_send_sge as usize * size_of::<Sge>()).max(cap.max_inline_data as usize);
-        let receive = match shared_receives {
-            false => Some(Receives::map(transport, &response.rq_mi, cap.max_recv_sge)?),
-            true => None,
+        let receive = match request.srq {
+            None => Some(Receives::map(transport, &response.rq_mi, cap.max_recv_sge)?),
+            Some(_) => None,
         };
         Ok(Self {
             send: Producer::map(transport, &response.sq_mi, size_of::<SendWqe>() + payload)?,
             receive,
             max_send_sge: cap.max_send_sge as usize,
             max_inline: cap.max_inline_data as usize,
-            datagrams,
+            datagrams: request.qp_type == qp_type::UD,
+            operations,
         })
     }
 
@@ -101,20 +108,34 @@ impl Work {
 impl WorkRings for Work {
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
-        let (opcode, immediate, remote) = match request.operation {
+        let (opcode, ex, remote) = match request.operation {
             Operation::Send => (wr_opcode::SEND, 0, None),
-            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate, None),
+            Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate.to_be(), None),
+            Operation::SendWithInvalidate(rkey) => (wr_opcode::SEND_WITH_INV, rkey, None),
             Operation::RdmaWrite(to) => (wr_opcode::RDMA_WRITE, 0, Some(to)),
             Operation::RdmaWriteWithImmediate(to, immediate) => {
-                (wr_opcode::RDMA_WRITE_WITH_IMM, immediate, Some(to))
+                (wr_opcode::RDMA_WRITE_WITH_IMM, immediate.to_be(), Some(to))
             }
             Operation::RdmaRead(from) => (wr_opcode::RDMA_READ, 0, Some(from)),
+            Operation::CompareSwap { at, compare, swap } => {
+                return self.push_atomic(request, wr_opcode::ATOMIC_CMP_AND_SWP, at, compare, swap);
+            }
+            Operation::FetchAdd { at, add } => {
+                return self.push_atomic(request, wr_opcode::ATOMIC_FETCH_AND_ADD, at, add, 0);
+            }
+            Operation::AtomicWrite { to, value } => return self.push_atomic_write(request, to, value),
+            Operation::Flush { memory, extent, placement } => {
+                return self.push_flush(request, memory, extent, placement);
+            }
+            Operation::LocalInvalidate(rkey) => return self.push_local_invalidate(request, rkey),
         };
+        if self.operations & (1 << opcode) == 0 {
+            return Err(PostReason::NoSuchOperation);
+        }
         let datagram = match (&request.destination, self.datagrams) {
             (None, false) => None,
             (Some(_), false) => return Err(PostReason::Connected),
             (None, true) => return Err(PostReason::NoDestination),
-            (Some(_), true) if remote.is_some() => return Err(PostReason::NoSuchOperation),
             (Some(destination), true) => Some(destination),
         };
         let mut flags = request.flags.bits();
@@ -128,13 +149,7 @@ impl WorkRings for Work {
             }
         };
         let slot = self.send.reserve().ok_or(PostReason::QueueFull)?;
-        let mut wr = SendWr {
-            wr_id: request.wr_id,
-            opcode,
-            send_flags: flags,
-            ex: immediate.to_be(),
-            ..Default::default()
-        };
+        let mut wr = SendWr { wr_id: request.wr_id, opcode, send_flags: flags, ex, ..Default::default() };
         let mut iova = 0;
         if let Some(RemoteMemory { address, rkey }) = remote {
             let rdma = SendWrRdma { remote_addr: address, rkey, reserved: 0 };
