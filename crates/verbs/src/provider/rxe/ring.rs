@@ -10,8 +10,42 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs_ioctl::uapi::rxe::{MmapInfo, QueueBuf};
 use uverbs_ioctl::{Errno, MmapRaw, Transport};
 
+/// Memory with a ring in it. In tests it is a model, which knows every order that processors may see accesses in.
+pub(super) trait Memory {
+    type Index: Index;
+
+    /// Number of slots less one.
+    fn mask(&self) -> u32;
+
+    fn producer(&self) -> &Self::Index;
+
+    fn consumer(&self) -> &Self::Index;
+
+    /// Where a slot is. The index is masked.
+    fn slot(&self, index: u32) -> *mut u8;
+}
+
+/// An index in it.
+pub(super) trait Index {
+    fn load(&self, order: Ordering) -> u32;
+
+    fn store(&self, value: u32, order: Ordering);
+}
+
+impl Index for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        Self::load(self, order)
+    }
+
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        Self::store(self, value, order);
+    }
+}
+
 /// The mapping and its geometry.
-struct Shared {
+pub(super) struct Shared {
     map: MmapRaw,
     mask: u32,
     shift: u32,
@@ -50,15 +84,27 @@ impl Shared {
         // words, the mapping lives as long as `self`, and Rust code touches these words only as atomics.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
+}
 
+impl Memory for Shared {
+    type Index = AtomicU32;
+
+    #[inline]
+    fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    #[inline]
     fn producer(&self) -> &AtomicU32 {
         self.word(offset_of!(QueueBuf, producer_index))
     }
 
+    #[inline]
     fn consumer(&self) -> &AtomicU32 {
         self.word(offset_of!(QueueBuf, consumer_index))
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> *mut u8 {
         let offset = size_of::<QueueBuf>() + ((index & self.mask) as usize) * (1 << self.shift);
         // SAFETY: the index is masked, and all slots lie in the mapping (checked in `check`).
@@ -67,8 +113,8 @@ impl Shared {
 }
 
 /// A ring that this process fills: it owns the producer index.
-pub(super) struct Producer {
-    shared: Shared,
+pub(super) struct Producer<M = Shared> {
+    shared: M,
     /// Where the next element goes. Slots up to here from `published` are written but not shown.
     next: u32,
     published: u32,
@@ -80,24 +126,26 @@ impl Producer {
     pub(super) fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
         Ok(Self::new(Shared::map(transport, info, slot_size)?))
     }
+}
 
-    fn new(shared: Shared) -> Self {
-        let next = shared.producer().load(Ordering::Relaxed) & shared.mask;
-        let consumed = shared.consumer().load(Ordering::Acquire) & shared.mask;
+impl<M: Memory> Producer<M> {
+    fn new(shared: M) -> Self {
+        let next = shared.producer().load(Ordering::Relaxed) & shared.mask();
+        let consumed = shared.consumer().load(Ordering::Acquire) & shared.mask();
         Self { shared, next, published: next, consumed }
     }
 
     /// How many elements it holds.
     pub(super) fn capacity(&self) -> u32 {
-        self.shared.mask
+        self.shared.mask()
     }
 
     /// The next free slot. One slot of the ring always stays empty.
     #[inline]
     pub(super) fn reserve(&mut self) -> Option<*mut u8> {
-        let after = (self.next + 1) & self.shared.mask;
+        let after = (self.next + 1) & self.shared.mask();
         if after == self.consumed {
-            self.consumed = self.shared.consumer().load(Ordering::Acquire) & self.shared.mask;
+            self.consumed = self.shared.consumer().load(Ordering::Acquire) & self.shared.mask();
             if after == self.consumed {
                 return None;
             }
@@ -108,7 +156,7 @@ impl Producer {
     /// Counts the slot that was reserved as written.
     #[inline]
     pub(super) fn advance(&mut self) {
-        self.next = (self.next + 1) & self.shared.mask;
+        self.next = (self.next + 1) & self.shared.mask();
     }
 
     /// Shows the kernel what was written.
@@ -120,7 +168,7 @@ impl Producer {
 
     /// Has no room from now on: the kernel has turned to another ring, and no longer moves its index in this one.
     pub(super) fn close(&mut self) {
-        let full = (self.next + 1) & self.shared.mask;
+        let full = (self.next + 1) & self.shared.mask();
         self.shared.consumer().store(full, Ordering::Relaxed);
         self.consumed = full;
     }
@@ -132,8 +180,8 @@ impl Producer {
 }
 
 /// A ring that this process empties: it owns the consumer index.
-pub(super) struct Consumer {
-    shared: Shared,
+pub(super) struct Consumer<M = Shared> {
+    shared: M,
     next: u32,
 }
 
@@ -141,21 +189,23 @@ impl Consumer {
     pub(super) fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
         Ok(Self::new(Shared::map(transport, info, slot_size)?))
     }
+}
 
-    fn new(shared: Shared) -> Self {
-        let next = shared.consumer().load(Ordering::Relaxed) & shared.mask;
+impl<M: Memory> Consumer<M> {
+    fn new(shared: M) -> Self {
+        let next = shared.consumer().load(Ordering::Relaxed) & shared.mask();
         Self { shared, next }
     }
 
     /// Is empty from now on: the kernel has turned to another ring, and no longer moves its index in this one.
     pub(super) fn close(&mut self) {
-        self.next = self.shared.producer().load(Ordering::Relaxed) & self.shared.mask;
+        self.next = self.shared.producer().load(Ordering::Relaxed) & self.shared.mask();
     }
 
     /// How many elements wait.
     #[inline]
     pub(super) fn available(&self) -> u32 {
-        self.shared.producer().load(Ordering::Acquire).wrapping_sub(self.next) & self.shared.mask
+        self.shared.producer().load(Ordering::Acquire).wrapping_sub(self.next) & self.shared.mask()
     }
 
     /// The element `ahead` of the oldest one.
@@ -167,7 +217,7 @@ impl Consumer {
     /// Gives the oldest `count` slots back to the kernel.
     #[inline]
     pub(super) fn release(&mut self, count: u32) {
-        self.next = self.next.wrapping_add(count) & self.shared.mask;
+        self.next = self.next.wrapping_add(count) & self.shared.mask();
         self.shared.consumer().store(self.next, Ordering::Release);
     }
 }
@@ -286,5 +336,121 @@ mod tests {
             assert!(slot >= start && slot.wrapping_add(64) <= end);
         }
         ring.release(3);
+    }
+}
+
+/// Both sides of a ring under every order of accesses that the memory model allows.
+#[cfg(test)]
+mod model {
+    use std::ptr;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    use super::*;
+
+    const SLOTS: usize = 4;
+    const ELEMENTS: u32 = 5;
+
+    impl Index for AtomicU32 {
+        fn load(&self, order: Ordering) -> u32 {
+            Self::load(self, order)
+        }
+
+        fn store(&self, value: u32, order: Ordering) {
+            Self::store(self, value, order);
+        }
+    }
+
+    /// A slot is its number, and its content is looked at only through the cell, which finds races.
+    #[derive(Default)]
+    struct Model {
+        producer: AtomicU32,
+        consumer: AtomicU32,
+        slots: [UnsafeCell<u32>; SLOTS],
+    }
+
+    impl Memory for Arc<Model> {
+        type Index = AtomicU32;
+
+        fn mask(&self) -> u32 {
+            SLOTS as u32 - 1
+        }
+
+        fn producer(&self) -> &AtomicU32 {
+            &self.producer
+        }
+
+        fn consumer(&self) -> &AtomicU32 {
+            &self.consumer
+        }
+
+        fn slot(&self, index: u32) -> *mut u8 {
+            ptr::without_provenance_mut((index & Memory::mask(self)) as usize)
+        }
+    }
+
+    /// Fills the ring, and maps it anew before one element, as after resizing, while the other side is at work.
+    fn fill(model: &Arc<Model>, anew: Option<u32>) {
+        let mut ring = Producer::new(model.clone());
+        for element in 0..ELEMENTS {
+            if anew == Some(element) {
+                ring = Producer::new(model.clone());
+            }
+            let slot = loop {
+                match ring.reserve() {
+                    Some(slot) => break slot,
+                    None => thread::yield_now(),
+                }
+            };
+            // SAFETY: the ring says that this slot is ours; if that is wrong, the cell tells.
+            model.slots[slot.addr()].with_mut(|cell| unsafe { *cell = element });
+            ring.advance();
+            ring.publish();
+        }
+    }
+
+    fn empty(model: &Arc<Model>) {
+        let mut ring = Consumer::new(model.clone());
+        let mut expected = 0;
+        while expected < ELEMENTS {
+            let count = ring.available();
+            if count == 0 {
+                thread::yield_now();
+                continue;
+            }
+            for ahead in 0..count {
+                // SAFETY: as above.
+                let element = model.slots[ring.peek(ahead).addr()].with(|cell| unsafe { *cell });
+                assert_eq!(element, expected);
+                expected += 1;
+            }
+            ring.release(count);
+        }
+    }
+
+    fn check(anew: Option<u32>) {
+        let mut builder = loom::model::Builder::new();
+        // How often a thread is interrupted. It is enough for every barrier here to be missed if it is not there.
+        builder.preemption_bound = Some(2);
+        builder.check(move || {
+            let model = Arc::new(Model::default());
+            let other = model.clone();
+            let filling = thread::spawn(move || fill(&other, anew));
+            empty(&model);
+            filling.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn elements_are_whole_when_they_are_seen() {
+        check(None);
+    }
+
+    #[test]
+    fn elements_are_whole_in_a_ring_that_is_mapped_anew() {
+        check(Some(3));
     }
 }
