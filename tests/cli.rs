@@ -77,7 +77,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[track_caller]
-fn succeeds(arguments: &[&str]) -> String {
+pub(crate) fn succeeds(arguments: &[&str]) -> String {
     let output = uverbs(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     assert_eq!(text(&output.stderr), "");
@@ -96,7 +96,7 @@ fn failed(output: &Output, wanted: &[&str]) {
 }
 
 #[track_caller]
-fn fails(arguments: &[&str], wanted: &[&str]) {
+pub(crate) fn fails(arguments: &[&str], wanted: &[&str]) {
     failed(&uverbs(arguments), wanted);
 }
 

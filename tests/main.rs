@@ -2,7 +2,7 @@
 //!
 //! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none all tests are ignored.
 //! On an EFA device, only tests of EFA run: those for the model as it is, or as `UVERBS_TEST_EFA` says that it was configured
-//! (`few`, `mute`).
+//! (`few`, `mute`). On a siw device, those of [`siw`] run and no others.
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
@@ -26,6 +26,7 @@ mod flush;
 mod lifetime;
 mod memory;
 mod qp;
+mod siw;
 mod soft;
 mod srq;
 mod traffic;
@@ -61,6 +62,10 @@ enum Kind {
     FewEfa,
     /// The same, on a device that stops answering for good.
     MuteEfa,
+    /// A test that runs in this process, on siw. The others do not run there.
+    Siw,
+    /// A test that runs in a child process of its own, on siw.
+    SiwAlone,
     /// What a child process does for a test.
     Part,
 }
@@ -99,12 +104,17 @@ const MODULES: &[&[Case]] = &[
     efa::CASES,
     efa_counters::CASES,
     dma_buf::CASES,
+    siw::CASES,
 ];
 
 impl Kind {
-    /// Itself, if it is of tests for EFA.
-    fn efa(self) -> Option<Self> {
-        matches!(self, Self::Efa | Self::FewEfa | Self::MuteEfa).then_some(self)
+    /// The tests that it belongs to, if they are of one driver alone.
+    fn own(self) -> Option<Self> {
+        match self {
+            Self::Efa | Self::FewEfa | Self::MuteEfa => Some(self),
+            Self::Siw | Self::SiwAlone => Some(Self::Siw),
+            _ => None,
+        }
     }
 }
 
@@ -121,13 +131,13 @@ impl Case {
 
     fn trial(self, there: &There) -> Trial {
         let ignored = !there.device
-            || there.efa != self.kind.efa()
+            || there.own != self.kind.own()
             || self.kind == Kind::Counting && !there.counters
             || self.kind == Kind::Unplugging && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
         let run = move || {
             match self.kind {
-                Kind::Alone | Kind::Unplugging => child::run(&self.path()),
+                Kind::Alone | Kind::Unplugging | Kind::SiwAlone => child::run(&self.path()),
                 _ => (self.run)(),
             }
             Ok(())
@@ -140,8 +150,8 @@ impl Case {
 struct There {
     device: bool,
     counters: bool,
-    /// The tests to run on EFA, if it is that.
-    efa: Option<Kind>,
+    /// The tests of its driver alone: they run, and no others.
+    own: Option<Kind>,
 }
 
 fn main() -> ExitCode {
@@ -151,8 +161,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let device = common::device_is_named() || !uverbs::Device::list().unwrap_or_default().is_empty();
-    let efa = (device && common::open().provider() == "efa").then(efa::kind);
-    let there = There { device, counters: device && counters::are_expected(), efa };
+    let own = match device.then(|| common::device().driver()).flatten() {
+        Some("efa") => Some(efa::kind()),
+        Some("siw") => Some(Kind::Siw),
+        _ => None,
+    };
+    let counters = device && own != Some(Kind::Siw) && counters::are_expected();
+    let there = There { device, counters, own };
     let tests = Case::all().filter(|case| case.kind != Kind::Part).map(|case| case.trial(&there)).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -1,7 +1,7 @@
 //! How many instructions it takes to read a completion counter whose value is in memory, as on EFA: a child process does it, and this
 //! one looks at every single step.
 //!
-//! The exit status is 1 if it takes more than [`BOUND`], or a system call.
+//! The exit status is 1 if it takes more than `BOUND` instructions, or a system call.
 
 #[cfg(target_arch = "x86_64")]
 fn main() -> anyhow::Result<std::process::ExitCode> {

@@ -17,14 +17,16 @@ struct Row {
 }
 
 pub(crate) fn run(json: bool) -> Result<()> {
-    let rows: Vec<_> = Device::list()?
+    // Also those of drivers without a provider: `info` says what is wrong with them.
+    let rows: Vec<_> = Device::all()?
         .iter()
+        .filter(|device| device.has_node())
         .map(|device| Row {
             ifname: device.name().to_owned(),
             ifindex: device.index(),
             node_guid: output::guid(device.guid()),
             node_type: device.node_type().to_string(),
-            driver: device.provider(),
+            driver: device.driver(),
             node: device.node().display().to_string(),
         })
         .collect();

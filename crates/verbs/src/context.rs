@@ -81,7 +81,7 @@ impl Context {
         const VERB: &str = "open_device";
         let driver_id = transport.driver_id();
         let provider = provider::by_driver_id(driver_id).ok_or_else(|| {
-            Error::with(VERB, Errno::EOPNOTSUPP, format!("no provider for driver id {driver_id}"))
+            Error::with(VERB, Errno::EOPNOTSUPP, provider::none_for(device.name(), driver_id))
         })?;
         let too_old = |errno| {
             let detail = (errno == Errno::EPROTONOSUPPORT).then(|| {

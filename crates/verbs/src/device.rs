@@ -111,13 +111,8 @@ impl Device {
             ));
         }
         if let Some(id) = self.0.driver_id {
-            let provider = provider::by_driver_id(id).ok_or_else(|| {
-                Error::with(
-                    VERB,
-                    Errno::EOPNOTSUPP,
-                    format!("no provider for the driver of {name} (driver id {id})"),
-                )
-            })?;
+            let provider = provider::by_driver_id(id)
+                .ok_or_else(|| Error::with(VERB, Errno::EOPNOTSUPP, provider::none_for(name, id)))?;
             let abi = self.0.abi_version;
             if !provider.abi_versions().contains(&abi) {
                 return Err(Error::with(
@@ -228,6 +223,16 @@ impl Device {
     /// Path of the character device.
     pub fn node(&self) -> &Path {
         &self.0.node
+    }
+
+    /// Whether its device node is here: not in a container that was given none, or another device's.
+    pub fn has_node(&self) -> bool {
+        self.0.stamp.is_ok()
+    }
+
+    /// Name of the kernel's driver, `rxe`, `mlx5`; nothing if it was found without netlink, or the driver is a new one.
+    pub fn driver(&self) -> Option<&'static str> {
+        provider::driver_name(self.0.driver_id?)
     }
 
     /// Name of the provider in this crate that serves it, if that is known before it is open.

@@ -48,7 +48,12 @@ hostname uverbs
 ip link set lo up
 . /etc/vm/settings
 
-if [ "$device" = rxe ]; then
+# A driver that is not among the kernel's own modules.
+if [ "$device" = siw ] || [ "$device" = efa ]; then
+	message=$(insmod "/usr/lib/modules/$(uname -r)/$device.ko" 2>&1) || fail "cannot insert $device.ko: $message"
+fi
+
+if [ "$device" = rxe ] || [ "$device" = siw ]; then
 	# The link-local address is the first GID: no waiting to see whether somebody else has it.
 	echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
 	ip link add d0 type veth && ip link set veth0 name d1 || fail "cannot make the network devices"
@@ -56,12 +61,11 @@ if [ "$device" = rxe ]; then
 	ip link set d0 up
 	ip link set d1 up
 	await "d0 got no link-local address" grep -q '^fe80.* 20 80 *d0$' /proc/net/if_inet6
-	message=$(uverbs link add rxe0 type rxe netdev d0 2>&1) ||
-		fail "\`uverbs link add rxe0 type rxe netdev d0\` failed in the guest: $message"
+	message=$(uverbs link add "${device}0" type "$device" netdev d0 2>&1) ||
+		fail "\`uverbs link add ${device}0 type $device netdev d0\` failed in the guest: $message"
 fi
 
 if [ "$device" = efa ]; then
-	message=$(insmod "/usr/lib/modules/$(uname -r)/efa.ko" 2>&1) || fail "cannot insert efa.ko: $message"
 	await "the driver efa made no device efa_0" test -d /sys/class/infiniband/efa_0
 	await "no /dev/infiniband/uverbs0" test -c /dev/infiniband/uverbs0
 fi

@@ -42,8 +42,15 @@ const LINKS: [(&str, &str); 6] = [
 /// soft-RoCE with completion counters.
 const RXE_COUNTERS: &str = include_str!("../../../tests/kernel/rxe-comp-cntr.patch");
 
-/// The folder of modules for a kernel: `rdma_rxe.ko`, patched, and `efa.ko`, which Debian does not build. Built if they
-/// are not in the cache.
+/// What is built: folder in `drivers/infiniband` of the kernel's source, name of the module, and what configures it.
+const DRIVERS: [(&str, &str, &str); 3] = [
+    ("sw/rxe", "rdma_rxe", "CONFIG_RDMA_RXE"),
+    ("sw/siw", "siw", "CONFIG_RDMA_SIW"),
+    ("hw/efa", "efa", "CONFIG_INFINIBAND_EFA"),
+];
+
+/// The folder of modules for a kernel: `rdma_rxe.ko`, patched, and `siw.ko` and `efa.ko`, which Debian does not build. Built
+/// if they are not in the cache.
 pub(crate) fn get(cache: &Cache, line: Line, kernel: &Kernel) -> Result<PathBuf> {
     ensure!(line == Line::V7_3, "this device needs kernel 7.3, not {}", line.name());
     let _lock = cache.lock()?;
@@ -86,31 +93,36 @@ fn build(cache: &Cache, archive: &Archive, line: Line, kernel: &Kernel, entry: &
             .arg("-C")
             .arg(&build)
             .arg("--strip-components=4")
-            .args(["sw/rxe", "hw/efa"].map(|driver| format!("{source}/drivers/infiniband/{driver}"))),
+            .args(DRIVERS.map(|(folder, _, _)| format!("{source}/drivers/infiniband/{folder}"))),
     )?;
     fs::write(build.join("rxe.patch"), RXE_COUNTERS)?;
-    host::progress("building rdma_rxe with completion counters, and efa");
+    host::progress("building rdma_rxe with completion counters, siw, and efa");
     for folder in ["proc", "dev", "tmp"] {
         fs::create_dir_all(root.join(folder))?;
     }
+    let make = |(folder, module, option): (&str, &str, &str)| {
+        let (_, place) = folder.split_once('/').unwrap_or_default();
+        let release = &kernel.release;
+        format!(
+            "make -C /usr/lib/modules/{release}/build M=/build/{place} {option}=m modules; \
+             strip --strip-debug {place}/{module}.ko; mv {place}/{module}.ko .; "
+        )
+    };
     // In name spaces of its own nothing stays mounted.
     let script = format!(
         "mount --rbind /dev {root}/dev && mount --rbind /proc {root}/proc && exec chroot {root} /usr/bin/env -i \
          PATH=/usr/bin:/usr/sbin /bin/sh -ec '\
-         cd /build; patch -d rxe -p1 --no-backup-if-mismatch <rxe.patch; \
-         for driver in rxe efa; do \
-         make -C /usr/lib/modules/{release}/build M=/build/$driver CONFIG_RDMA_RXE=m CONFIG_INFINIBAND_EFA=m modules; \
-         done; \
-         strip --strip-debug rxe/rdma_rxe.ko efa/efa.ko'",
+         cd /build; patch -d rxe -p1 --no-backup-if-mismatch <rxe.patch; {makes}'",
         root = quote(root)?,
-        release = kernel.release,
+        makes = DRIVERS.map(make).concat(),
     );
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "sh", "-c", &script]);
     host::output(&mut unshare).context("cannot build kernel modules")?;
-    for (folder, module) in [("rxe", "rdma_rxe.ko"), ("efa", "efa.ko")] {
-        let built = build.join(folder).join(module);
-        fs::copy(built, entry.join(module)).with_context(|| format!("the build made no {module}"))?;
+    for (_, module, _) in DRIVERS {
+        let name = format!("{module}.ko");
+        fs::copy(build.join(&name), entry.join(&name))
+            .with_context(|| format!("the build made no {name}"))?;
     }
     Ok(())
 }

@@ -98,6 +98,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
     }
     step("completion counters on a soft-RoCE that has them", &counters);
     step("EFA: the model under the kernel's driver, uverbs and rdma-core", &efa);
+    step("siw, which has no provider", &siw);
     step("rdma-core's own tests on EFA", &|| {
         let tests = ReferenceTests::on(Line::V7_3, Device::Efa);
         ensure!(patiently(&tests.vm()?)? == 0, "some tests failed, or too few ran");
@@ -175,6 +176,17 @@ fn efa() -> Result<()> {
     let all = "integration && uverbs counters run -d efa_0 --errors && ibv_devinfo -d efa_0";
     run(all, true, &[])?;
     run("UVERBS_TEST_EFA=few integration && UVERBS_TEST_EFA=mute integration", false, &LITTLE)
+}
+
+/// The tests of a device that the kernel has and uverbs does not.
+fn siw() -> Result<()> {
+    let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
+    let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
+    vm.device = Device::Siw;
+    vm.environment.push(("UVERBS_TEST_DEVICE", "siw0".to_owned()));
+    let status = patiently(&vm)?;
+    ensure!(status == 0, "the tests ended with status {status}");
+    Ok(())
 }
 
 /// Counts what the verbs cost, and fails if one costs more than its bound. Completion counters in memory, which only EFA has, are in

@@ -44,6 +44,8 @@ pub(crate) enum Device {
     Rxe,
     /// The same, with a soft-RoCE that has completion counters; kernel 7.3 only.
     RxeCounters,
+    /// Soft iWARP: siw0, on one end of the same veth pair; kernel 7.3 only.
+    Siw,
     /// EFA: efa_0, a device in software (`efa-model`) behind the stock driver; kernel 7.3 only.
     Efa,
     /// No RDMA device; the modules are there.
@@ -55,8 +57,19 @@ impl Device {
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Rxe | Self::RxeCounters => Some("rxe0"),
+            Self::Siw => Some("siw0"),
             Self::Efa => Some("efa_0"),
             Self::None => None,
+        }
+    }
+
+    /// Name of the driver's module, if it is not that of the kernel's package.
+    fn own_module(self) -> Option<&'static str> {
+        match self {
+            Self::RxeCounters => Some("rdma_rxe"),
+            Self::Siw => Some("siw"),
+            Self::Efa => Some("efa"),
+            Self::Rxe | Self::None => None,
         }
     }
 }
@@ -150,13 +163,11 @@ impl Vm {
         let cache = Cache::open()?;
         let kernel = kernel::get(&cache, self.kernel)?;
         let mut files = vec![Copy { host: uverbs, guest: "/usr/bin/uverbs".to_owned() }];
-        if self.device == Device::RxeCounters {
-            let host = modules::get(&cache, self.kernel, &kernel)?.join("rdma_rxe.ko");
-            files.push(Copy { host, guest: kernel.module_path("rdma_rxe") });
+        if let Some(module) = self.device.own_module() {
+            let host = modules::get(&cache, self.kernel, &kernel)?.join(format!("{module}.ko"));
+            files.push(Copy { host, guest: kernel.module_path(module) });
         }
         let efa = if efa {
-            let host = modules::get(&cache, self.kernel, &kernel)?.join("efa.ko");
-            files.push(Copy { host, guest: kernel.module_path("efa") });
             Some(Efa::get(&cache, &self.model_options)?)
         } else {
             host::need(&[host::QEMU])?;
@@ -207,6 +218,7 @@ impl Vm {
     fn settings(&self) -> String {
         let device = match self.device {
             Device::Rxe | Device::RxeCounters => "rxe",
+            Device::Siw => "siw",
             Device::Efa => "efa",
             Device::None => "none",
         };

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::ptr;
 
 use uverbs_ioctl::calls::{self, ContextInfo, CqRequest, QpCreated, QpRequest, SrqCreated, SrqRequest};
+use uverbs_ioctl::uapi::ioctl_verbs::driver_id;
 use uverbs_ioctl::uapi::user_verbs::CreateAh;
 use uverbs_ioctl::uapi::values::QpAttrMask;
 use uverbs_ioctl::{Errno, Transport};
@@ -25,9 +26,48 @@ pub(crate) fn by_driver_id(id: u32) -> Option<&'static dyn Provider> {
     PROVIDERS.iter().copied().find(|provider| provider.driver_id() == id)
 }
 
-/// The drivers that there is a provider for.
+/// The kernel's drivers, by their names there. One number has two: irdma has replaced i40iw.
+const DRIVERS: [(u32, &str); 21] = [
+    (driver_id::MLX5, "mlx5"),
+    (driver_id::MLX4, "mlx4"),
+    (driver_id::CXGB3, "cxgb3"),
+    (driver_id::CXGB4, "cxgb4"),
+    (driver_id::MTHCA, "mthca"),
+    (driver_id::BNXT_RE, "bnxt_re"),
+    (driver_id::OCRDMA, "ocrdma"),
+    (driver_id::NES, "nes"),
+    (driver_id::IRDMA, "irdma"),
+    (driver_id::VMW_PVRDMA, "vmw_pvrdma"),
+    (driver_id::QEDR, "qedr"),
+    (driver_id::HNS, "hns"),
+    (driver_id::USNIC, "usnic"),
+    (driver_id::RXE, "rxe"),
+    (driver_id::HFI1, "hfi1"),
+    (driver_id::QIB, "qib"),
+    (driver_id::EFA, "efa"),
+    (driver_id::SIW, "siw"),
+    (driver_id::ERDMA, "erdma"),
+    (driver_id::MANA, "mana"),
+    (driver_id::IONIC, "ionic"),
+];
+
+/// Name of a driver.
+pub(crate) fn driver_name(id: u32) -> Option<&'static str> {
+    DRIVERS.into_iter().find(|(number, _)| *number == id).map(|(_, name)| name)
+}
+
+/// Every driver, those first that there is a provider for.
 pub(crate) fn driver_ids() -> Vec<u32> {
-    PROVIDERS.iter().map(|provider| provider.driver_id()).collect()
+    let served = PROVIDERS.iter().map(|provider| provider.driver_id());
+    let others = DRIVERS.into_iter().map(|(id, _)| id).filter(|id| by_driver_id(*id).is_none());
+    served.chain(others).collect()
+}
+
+/// What is wrong with a device whose driver there is no provider for.
+pub(crate) fn none_for(device: &str, driver_id: u32) -> String {
+    let driver = driver_name(driver_id).map_or_else(|| format!("number {driver_id}"), str::to_owned);
+    let served: Vec<_> = PROVIDERS.iter().map(|provider| provider.name()).collect();
+    format!("no provider for {driver}, the driver of {device}; there are {}", served.join(", "))
 }
 
 /// One driver.
