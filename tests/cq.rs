@@ -1,9 +1,13 @@
 //! Completion queues: sizes, vectors, arming, waiting.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use uverbs::{AsyncEventElement, AsyncEventType, ErrorKind, SendFlags, SendRequest, WorkCompletion};
+use uverbs::{
+    AsyncEventElement, AsyncEventType, ErrorKind, ReceiveRequest, SendFlags, SendRequest, WorkCompletion,
+};
 
 use crate::common::{
     DEADLINE, Holdings, MOMENT, Pair, Setup, open, out_of_address_space, pair, poll_for, poll_for_none,
@@ -17,6 +21,8 @@ crate::cases! {
     Shared arming_and_waiting_need_a_channel;
     Shared a_cq_may_go_before_its_queue_pair;
     Shared polling_takes_what_fits_in_order;
+    Shared vb_06_completions_are_taken_one_after_the_other;
+    Shared vb_06_two_threads_take_from_one_queue;
     Shared solicited_arming_ignores_other_messages;
     Shared wait_returns_nothing_at_its_deadline;
     Shared wait_returns_what_comes_later;
@@ -105,6 +111,81 @@ fn polling_takes_what_fits_in_order() {
     assert_eq!(seen, (0..10).collect::<Vec<_>>());
     poll_for_none(&mut b.cq);
     poll_for_none(&mut a.cq);
+}
+
+fn vb_06_completions_are_taken_one_after_the_other() {
+    let Pair { mut a, mut b } = pair();
+    let mut expected = 0;
+    // Round the ring some times.
+    let rounds = 10 * u64::from(b.cq.entries());
+    while expected < rounds {
+        let batch = 1 + expected % 7;
+        b.receive_nothing(expected..expected + batch);
+        (expected..expected + batch).for_each(|wr_id| a.send_nothing(wr_id).unwrap());
+        let end = expected + batch;
+        wait_until("the batch", || {
+            let mut completions = b.cq.completions();
+            while let Some(completion) = completions.next() {
+                assert_eq!(completion.success().map(|_| completion.wr_id()), Ok(expected));
+                expected += 1;
+                if expected % 5 == 0 {
+                    // What has not been seen stays.
+                    return expected == end;
+                }
+            }
+            // Nothing is there, and looking again does not change that.
+            assert!(completions.next().is_none());
+            expected == end
+        });
+        assert!(b.cq.completions().next().is_none());
+        assert!(b.cq.poll(&mut [WorkCompletion::default()]).is_empty());
+    }
+    // Both ways of polling take from one queue.
+    b.receive_nothing(0..4);
+    (0..4).for_each(|wr_id| a.send_nothing(wr_id).unwrap());
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 1)), [0]);
+    wait_until("the second", || b.cq.completions().next().is_some_and(|found| found.wr_id() == 1));
+    assert_eq!(succeeded(&poll_for(&mut b.cq, 2)), [2, 3]);
+    poll_for_none(&mut a.cq);
+}
+
+fn vb_06_two_threads_take_from_one_queue() {
+    const COUNT: usize = 10_000;
+    let Pair { mut a, b } = pair();
+    let (mut receiver, queue) = (b.qp, Mutex::new(b.cq));
+    let seen: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
+    let total = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                wait_until("all of them", || {
+                    let mut queue = queue.lock().unwrap();
+                    let mut completions = queue.completions();
+                    for _ in 0..3 {
+                        let Some(completion) = completions.next() else { break };
+                        completion.success().unwrap();
+                        seen[completion.wr_id() as usize].fetch_add(1, Ordering::Relaxed);
+                        total.fetch_add(1, Ordering::Relaxed);
+                    }
+                    total.load(Ordering::Relaxed) == COUNT as u32
+                });
+            });
+        }
+        let (mut posted, mut sent) = (0, 0);
+        wait_until("all sent", || {
+            let done = total.load(Ordering::Relaxed) as usize;
+            // Neither the receives nor the completions overrun.
+            while posted < COUNT && posted < done + 8 {
+                receiver.post_receive(&[ReceiveRequest::new(posted as u64, &[])]).unwrap();
+                posted += 1;
+            }
+            while sent < posted && a.send_nothing(sent as u64).is_ok() {
+                sent += 1;
+            }
+            sent == COUNT
+        });
+    });
+    assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
 }
 
 fn solicited_arming_ignores_other_messages() {

@@ -140,6 +140,23 @@ fn messages_arrive_whole() {
         assert_eq!((success.source_qp(), success.has_global_route()), (a.qp.qp_num(), false));
         assert_eq!(contents(&b.region, length), sent[..length]);
     }
+    // Looked at one after the other.
+    for wr_id in 0..3 {
+        b.qp.post_receive(&[ReceiveRequest::new(wr_id, &[b.region.sge(0..64)])]).unwrap();
+        let sges = [a.region.sge(0..64)];
+        a.qp.post_send_list(&[SendRequest::send(wr_id, &sges).to(to(&address, b_num))]).unwrap();
+    }
+    for cq in [&mut a.cq, &mut b.cq] {
+        let mut seen = 0;
+        wait_until("three completions", || {
+            let mut completions = cq.completions();
+            while let Some(completion) = completions.next() {
+                completion.success().unwrap();
+                seen |= 1 << completion.wr_id();
+            }
+            seen == 0b111
+        });
+    }
     // Inline, from two places, into two places.
     let (first, second) = (b.region.sge(0..10), b.region.sge(10..100));
     b.qp.post_receive(&[ReceiveRequest::new(7, &[first, second])]).unwrap();
@@ -550,6 +567,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_said() {
 fn short_completions_tell_all_there_is() {
     let Pair { mut a, mut b, address, .. } = srd();
     let sent = fill(&mut a.region, 5);
+    assert!(a.cq.completions().next().is_none());
     let there = to(&address, b.qp.qp_num());
     // More than the queue holds, so that it goes round.
     for wr_id in 0..200_u64 {

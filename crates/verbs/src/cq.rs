@@ -132,6 +132,24 @@ impl CompletionQueue {
         &completions[..count]
     }
 
+    /// Takes completions one after the other and reads of each what is asked for, where it lies: `ibv_start_poll`. That is less work
+    /// than [`poll`](Self::poll) where few fields matter.
+    ///
+    /// ```no_run
+    /// # fn example(cq: &mut uverbs::CompletionQueue) -> Result<(), uverbs::CompletionError> {
+    /// let mut completions = cq.completions();
+    /// while let Some(completion) = completions.next() {
+    ///     completion.success()?;
+    ///     println!("{} has completed", completion.wr_id());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn completions(&mut self) -> Completions<'_> {
+        Completions { ring: &mut *self.ring, seen: 0 }
+    }
+
     /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
     ///
     /// # Errors
@@ -263,6 +281,41 @@ impl CompletionQueue {
 
     pub(crate) fn shared(&self) -> &Arc<CqShared> {
         &self.shared
+    }
+}
+
+/// Completions that are taken one after the other, from [`CompletionQueue::completions`].
+///
+/// Those that were seen are taken for good, and their room in the queue is given back, when this is dropped (`ibv_end_poll`); the others
+/// stay. It never waits. It is no `Iterator`: a completion can be looked at until the next one is.
+pub struct Completions<'a> {
+    ring: &'a mut dyn CompletionRing,
+    seen: u32,
+}
+
+impl Completions<'_> {
+    /// The next completion, oldest first, `ibv_next_poll`; nothing if there is none now, which changes nothing.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "an iterator could not lend what it gives")]
+    pub fn next(&mut self) -> Option<&WorkCompletion> {
+        let completion = self.ring.peek(self.seen)?;
+        self.seen += 1;
+        Some(completion)
+    }
+}
+
+impl Drop for Completions<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.seen > 0 {
+            self.ring.take(self.seen);
+        }
+    }
+}
+
+impl fmt::Debug for Completions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions").field("seen", &self.seen).finish_non_exhaustive()
     }
 }
 

@@ -59,7 +59,7 @@ pub use context::Context;
 pub use counter::{
     CompletionCounter, CompletionCounterCapabilities, CounterMemory, CounterOperations, CounterType,
 };
-pub use cq::CompletionQueue;
+pub use cq::{CompletionQueue, Completions};
 pub use device::{Device, NodeType};
 pub use dma_buf::DmaBufRegion;
 pub use error::{DestroyError, Error, ErrorKind, Result};

@@ -189,6 +189,13 @@ pub(crate) trait CompletionRing: Send + Sync {
     /// Takes completions, oldest first, and says how many there were.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
+    /// The completion behind the `ahead` oldest ones, which have been looked at like this one, in turn. It stays as it is until the
+    /// next call of anything here.
+    fn peek(&mut self, ahead: u32) -> Option<&WorkCompletion>;
+
+    /// Takes the oldest `count` completions, which have been looked at.
+    fn take(&mut self, count: u32);
+
     /// Asks for one event when the next completion arrives. So many events of this CQ have been read.
     fn arm(
         &mut self,

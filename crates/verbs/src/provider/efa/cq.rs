@@ -26,6 +26,8 @@ const ARM: u32 = 1 << 31;
 pub(super) struct Completions {
     parts: Parts,
     table: Arc<Table>,
+    /// The one that is looked at.
+    current: WorkCompletion,
 }
 
 /// The ring has one or several parts, which the device fills each on its own.
@@ -73,7 +75,7 @@ impl Completions {
             events: 0,
             doorbell,
         };
-        Ok(Self { parts, table })
+        Ok(Self { parts, table, current: WorkCompletion::default() })
     }
 }
 
@@ -136,6 +138,21 @@ impl CompletionRing for Completions {
         drop(table);
         self.parts.ring_doorbell(0);
         count
+    }
+
+    fn peek(&mut self, _: u32) -> Option<&WorkCompletion> {
+        loop {
+            let next = self.parts.take()?;
+            let table = self.table.lock();
+            if let Some(completion) = table.get(next.qp_num.get()).and_then(|qp| translate(&next, qp)) {
+                self.current = completion;
+                return Some(&self.current);
+            }
+        }
+    }
+
+    fn take(&mut self, _: u32) {
+        self.parts.ring_doorbell(0);
     }
 
     fn arm(&mut self, _: &dyn Transport, _: u32, solicited_only: bool, events: u32) -> Result<(), Errno> {

@@ -44,6 +44,20 @@ impl CompletionRing for Completions {
         count as usize
     }
 
+    #[inline]
+    fn peek(&mut self, ahead: u32) -> Option<&WorkCompletion> {
+        if ahead >= self.0.available() {
+            return None;
+        }
+        // SAFETY: as in `poll`; `&mut self` keeps it from being released meanwhile. Any bits make a completion.
+        Some(unsafe { &*self.0.peek(ahead).cast::<WorkCompletion>() })
+    }
+
+    #[inline]
+    fn take(&mut self, count: u32) {
+        self.0.release(count);
+    }
+
     fn arm(&mut self, transport: &dyn Transport, cq: u32, solicited_only: bool, _: u32) -> Result<(), Errno> {
         transport.doorbell(Doorbell::Arm { cq, solicited_only })
     }
