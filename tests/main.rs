@@ -26,6 +26,7 @@ mod flush;
 mod lifetime;
 mod memory;
 mod qp;
+mod runtime;
 mod siw;
 mod soft;
 mod srq;
@@ -98,6 +99,7 @@ const MODULES: &[&[Case]] = &[
     flush::CASES,
     errors::CASES,
     events::CASES,
+    runtime::CASES,
     lifetime::CASES,
     cli::CASES,
     counters::CASES,

@@ -220,23 +220,13 @@ impl CompletionQueue {
             return Ok(&completions[..count]);
         }
         let deadline = deadline(timeout);
-        let channel = self.shared.channel.clone();
-        let channel =
-            channel.ok_or_else(|| Error::with(VERB, Errno::EINVAL, "the CQ has no completion channel"))?;
-        let sharing = channel.queue_count();
-        if sharing > 1 {
-            let detail = format!("{sharing} CQs share the channel: wait on the channel");
-            return Err(Error::with(VERB, Errno::EINVAL, detail));
-        }
+        let channel = self.own_channel(VERB)?;
         while count == 0 {
-            // One event a sleep is enough: where it is armed still, the kernel's list does not grow.
-            if !self.shared.armed.load(Ordering::Acquire) {
-                self.arm(false)?;
-            }
+            self.arm_once()?;
             // What arrived before the CQ was armed raises no event.
             count = self.ring.poll(completions);
             if count == 0 {
-                let event = channel.wait(deadline)?;
+                let event = channel.0.wait(deadline)?;
                 // An event left over from an earlier round may have nothing behind it.
                 count = self.ring.poll(completions);
                 if event.is_none() {
@@ -245,6 +235,30 @@ impl CompletionQueue {
             }
         }
         Ok(&completions[..count])
+    }
+
+    /// The channel, if no other CQ reports to it.
+    pub(crate) fn own_channel(&self, verb: &'static str) -> Result<CompletionChannel> {
+        let channel = self.shared.channel.clone();
+        let channel =
+            channel.ok_or_else(|| Error::with(verb, Errno::EINVAL, "the CQ has no completion channel"))?;
+        match channel.queue_count() {
+            0 | 1 => Ok(CompletionChannel(channel)),
+            sharing => {
+                let detail = format!("{sharing} CQs share the channel: wait on the channel");
+                Err(Error::with(verb, Errno::EINVAL, detail))
+            }
+        }
+    }
+
+    /// Arms it, unless it is armed still: one event a sleep is enough, and the kernel's list of them does not grow. Whether it was
+    /// not.
+    pub(crate) fn arm_once(&mut self) -> Result<bool> {
+        let armed = self.shared.armed.load(Ordering::Acquire);
+        if !armed {
+            self.arm(false)?;
+        }
+        Ok(!armed)
     }
 
     /// Gives the CQ back, `ibv_destroy_cq`.

@@ -7,6 +7,7 @@
 //!
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
 //! Posting and polling take `&mut self` and neither lock nor allocate.
+//! With the feature `tokio`, completions and events are futures and streams.
 //!
 //! ```no_run
 //! use uverbs::{AccessFlags, Device, QueuePairInit, ReceiveRequest};
@@ -48,6 +49,8 @@ mod post;
 mod provider;
 mod qp;
 mod srq;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use ah::AddressHandle;
 pub use attributes::{
