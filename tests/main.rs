@@ -31,6 +31,7 @@ mod soft;
 mod srq;
 mod traffic;
 mod unreliable;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -96,6 +97,7 @@ const MODULES: &[&[Case]] = &[
     unreliable::CASES,
     atomics::CASES,
     flush::CASES,
+    windows::CASES,
     errors::CASES,
     events::CASES,
     lifetime::CASES,

@@ -42,6 +42,7 @@ mod events;
 pub mod link;
 mod memory;
 mod mr;
+mod mw;
 mod object;
 mod pd;
 mod post;
@@ -66,6 +67,7 @@ pub use error::{DestroyError, Error, ErrorKind, Result};
 pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
+pub use mw::{MemoryWindow, MemoryWindowType, WindowBinding};
 pub use pd::ProtectionDomain;
 pub use post::{
     Destination, FlushExtent, FlushPlacement, Operation, Payload, PostError, PostReason, ReceiveRequest,
