@@ -32,6 +32,7 @@ mod soft;
 mod srq;
 mod traffic;
 mod unreliable;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -97,6 +98,7 @@ const MODULES: &[&[Case]] = &[
     unreliable::CASES,
     atomics::CASES,
     flush::CASES,
+    windows::CASES,
     errors::CASES,
     events::CASES,
     runtime::CASES,

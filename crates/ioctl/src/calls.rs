@@ -8,7 +8,7 @@ use uverbs_uapi::efa;
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
 use uverbs_uapi::ioctl_verbs::{BufferDesc, GidEntry, QpCap, QueryPortRespEx, srq_type};
 use uverbs_uapi::user_verbs::{
-    AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
+    AllocMw, AllocMwResp, AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
     CreateCompChannelResp, DestroyCqResp, DestroyQpResp, DestroySrqResp, ExQueryDevice, ExQueryDeviceResp,
     ModifyQp, ModifySrq, PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp,
     QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, ResizeCq, ResizeCqResp, write_cmd,
@@ -43,6 +43,7 @@ legacy_commands! {
     QueryDevice => write_cmd::QUERY_DEVICE, QueryDeviceResp;
     ExQueryDevice => write_cmd::EX_QUERY_DEVICE | CMD_FLAG_EXTENDED, ExQueryDeviceResp;
     AllocPd => write_cmd::ALLOC_PD, AllocPdResp;
+    AllocMw => write_cmd::ALLOC_MW, AllocMwResp;
     CreateCompChannel => write_cmd::CREATE_COMP_CHANNEL, CreateCompChannelResp;
     CreateAh => write_cmd::CREATE_AH, CreateAhResp;
     ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
@@ -637,6 +638,14 @@ pub fn attach_comp_cntr(transport: &dyn Transport, qp: u32, counter: u32, operat
 /// The driver's.
 pub fn destroy_ah(transport: &dyn Transport, handle: u32) -> Result<()> {
     destroy(transport, object::AH, method::ah::DESTROY, attr::destroy_ah::HANDLE, handle)
+}
+
+/// Destroys a memory window, bound or not.
+///
+/// # Errors
+/// The driver's.
+pub fn destroy_mw(transport: &dyn Transport, handle: u32) -> Result<()> {
+    destroy(transport, object::MW, method::mw::DESTROY, attr::destroy_mw::HANDLE, handle)
 }
 
 /// Destroys a protection domain.

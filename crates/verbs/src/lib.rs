@@ -43,6 +43,7 @@ mod events;
 pub mod link;
 mod memory;
 mod mr;
+mod mw;
 mod object;
 mod pd;
 mod post;
@@ -69,6 +70,7 @@ pub use error::{DestroyError, Error, ErrorKind, Result};
 pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryRegion};
+pub use mw::{MemoryWindow, MemoryWindowType, WindowBinding};
 pub use pd::ProtectionDomain;
 pub use post::{
     Destination, FlushExtent, FlushPlacement, Operation, Payload, PostError, PostReason, ReceiveRequest,

@@ -31,6 +31,8 @@ bitflags! {
         const REMOTE_ATOMIC = Access::REMOTE_ATOMIC.bits();
         /// Memory windows may be bound to it.
         const MW_BIND = Access::MW_BIND.bits();
+        /// For binding a memory window of type 2: peers count addresses from the start of the window.
+        const ZERO_BASED = Access::ZERO_BASED.bits();
         /// Peers may flush it, so far that what they wrote is visible to all: [`FlushPlacement::GLOBAL`](crate::FlushPlacement).
         const FLUSH_GLOBAL = Access::FLUSH_GLOBAL.bits();
         /// Peers may flush it, so far that what they wrote outlasts a power failure. The memory has to be of that kind: a file in
@@ -199,7 +201,8 @@ impl MemoryRegion {
     /// Deregisters it, `ibv_dereg_mr`, and frees its memory.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) or [`InvalidInput`](crate::ErrorKind::InvalidInput) while a memory window is bound to it.
+    /// [`Busy`](crate::ErrorKind::Busy) or [`InvalidInput`](crate::ErrorKind::InvalidInput) (soft-RoCE) while a memory window is bound
+    /// to it.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         match self.object.destroy() {
             Ok(()) => Ok(()),

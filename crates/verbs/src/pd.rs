@@ -14,6 +14,7 @@ use crate::dma_buf::DmaBufRegion;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
 use crate::mr::{AccessFlags, MemoryRegion};
+use crate::mw::{MemoryWindow, MemoryWindowType};
 use crate::object::{Object, destroy_shared};
 use crate::qp::{AddressVector, QueuePair, QueuePairInit};
 use crate::srq::SharedReceiveQueue;
@@ -53,7 +54,7 @@ impl ProtectionDomain {
     /// As [`register`](Self::register), and `EINVAL` if `length` is zero.
     ///
     /// # Safety
-    /// Until the region is gone, the range stays mapped, and the device may read it and, where `access` allows it, write it, at any
+    /// Until the region is gone (a region that is dropped while a memory window is bound to it is not), the range stays mapped, and the device may read it and, where `access` allows it, write it, at any
     /// time: no Rust code relies on its contents through a reference meanwhile.
     pub unsafe fn register_raw(
         &self,
@@ -80,6 +81,15 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<DmaBufRegion> {
         DmaBufRegion::new(self, fd, range, address, access)
+    }
+
+    /// Allocates a memory window, `ibv_alloc_mw`.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device has none of that type;
+    /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
+    pub fn alloc_memory_window(&self, kind: MemoryWindowType) -> Result<MemoryWindow> {
+        MemoryWindow::alloc(self, kind)
     }
 
     /// Creates an address handle, `ibv_create_ah`: where datagrams of QPs of this domain can go.
@@ -116,7 +126,7 @@ impl ProtectionDomain {
     /// Gives the domain back, `ibv_dealloc_pd`.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a region, a QP or a copy of it is there.
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a region, a window, a QP or a copy of it is there.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         destroy_shared(self.0, "dealloc_pd", Self, |object| object)
     }

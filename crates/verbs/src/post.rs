@@ -9,6 +9,7 @@ use uverbs_ioctl::uapi::values::SendFlags as Flags;
 
 use crate::ah::AddressHandle;
 use crate::error::Error;
+use crate::mw::WindowBinding;
 use crate::qp::{QueuePair, QueuePairState};
 
 /// A stretch of registered memory, `struct ibv_sge`. [`MemoryRegion::sge`](crate::MemoryRegion::sge) makes one.
@@ -39,9 +40,9 @@ bitflags! {
 }
 
 /// What a send request does, `enum ibv_wr_opcode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Operation {
+pub enum Operation<'a> {
     /// Send to a receive posted by the peer.
     Send,
     /// The same, with 32 bits that arrive in the peer's completion.
@@ -88,6 +89,8 @@ pub enum Operation {
     },
     /// Invalidate an own remote key: that of a memory window of type 2.
     LocalInvalidate(u32),
+    /// Bind a memory window.
+    BindMemoryWindow(WindowBinding<'a>),
 }
 
 /// How much a flush flushes, `enum ib_selectivity_level`.
@@ -154,7 +157,7 @@ pub struct SendRequest<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
     /// What to do.
-    pub operation: Operation,
+    pub operation: Operation<'a>,
     /// How.
     pub flags: SendFlags,
     /// With which bytes.
@@ -250,15 +253,27 @@ impl<'a> SendRequest<'a> {
         Self { operation: Operation::Flush { memory, extent, placement }, ..Self::send(wr_id, &[]) }
     }
 
-    /// Invalidates an own remote key: that of a memory window of type 2 that is bound. It waits for everything posted before.
+    /// Invalidates an own remote key: that of a memory window of type 2 that this QP has bound. It waits for everything posted before.
     ///
-    /// A key that is not in use breaks the QP ([`LOC_QP_OP_ERR`](crate::CompletionStatus::LOC_QP_OP_ERR)).
+    /// The kernel's soft-RoCE crashes, up to Linux 7.3 at least, if the window is not bound any more. So what is known not to be bound is
+    /// [refused](PostReason::NotBound); that the peer has invalidated it, only [`MemoryWindow::invalidated`](crate::MemoryWindow::invalidated)
+    /// can tell.
     pub fn local_invalidate(wr_id: u64, rkey: u32) -> Self {
         Self { operation: Operation::LocalInvalidate(rkey), ..Self::send(wr_id, &[]) }
     }
 
+    /// Binds a memory window, `ibv_bind_mw` for type 1. The binding is in force before requests posted after it are executed.
+    ///
+    /// Posting one for a window of type 2 takes a lock, and may take memory: the QP keeps account of what it has bound.
+    pub fn bind_memory_window(wr_id: u64, binding: WindowBinding<'a>) -> Self {
+        Self { operation: Operation::BindMemoryWindow(binding), ..Self::send(wr_id, &[]) }
+    }
+
     /// Makes a send invalidate a remote key of the peer's, in place of immediate data. The peer's receive completes with
     /// [`invalidated_rkey`](crate::Success::invalidated_rkey). Other operations stay as they are.
+    ///
+    /// A key that the peer has not bound, or that has been invalidated already, breaks the connection, and up to Linux 7.3 at least crashes
+    /// the kernel of a peer with soft-RoCE.
     #[must_use]
     pub fn invalidate(mut self, rkey: u32) -> Self {
         if matches!(
@@ -430,6 +445,19 @@ pub enum PostReason {
         /// Bytes.
         length: u64,
     },
+    /// A memory window of type 2 that another QP may have bound: `EINVAL`. If it has been invalidated,
+    /// [say so](crate::MemoryWindow::invalidated).
+    WindowElsewhere {
+        /// Number of that QP.
+        qp_num: u32,
+    },
+    /// A key to invalidate that is not of a memory window of type 2 that this QP may have bound: `EINVAL`.
+    NotBound {
+        /// The key.
+        rkey: u32,
+    },
+    /// A memory window that has gone with the QP that had bound it: `EINVAL`.
+    WindowGone,
     /// A datagram without a destination: `EINVAL`.
     NoDestination,
     /// A QP number that there cannot be: `EINVAL`.
@@ -491,6 +519,13 @@ impl From<PostError> for Error {
             PostReason::Misaligned { address } => {
                 format!("an atomic operation at {address:#x}, which is no multiple of 8")
             }
+            PostReason::WindowElsewhere { qp_num } => {
+                format!("QP {qp_num:#08x} has bound the memory window and it has not been invalidated")
+            }
+            PostReason::NotBound { rkey } => {
+                format!("{rkey:#x} is not the key of a memory window of type 2 that the QP has bound")
+            }
+            PostReason::WindowGone => "the memory window has gone with the QP that had bound it".to_owned(),
             PostReason::NoDestination => "a datagram without a destination".to_owned(),
             PostReason::NoSuchQueuePair(number) => format!("{number:#x} is no QP number of this device"),
             PostReason::Connected => "a destination, but the QP is connected".to_owned(),

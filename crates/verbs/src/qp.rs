@@ -491,11 +491,17 @@ impl QueuePair {
     /// Gives the QP back, `ibv_destroy_qp`. What is posted is forgotten without completions.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group or an event of it has not been dropped.
+    /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a multicast group, an event of it has not been dropped, or it
+    /// may have bound a memory window of type 2: destroy that before. (If the QP is dropped, the window goes with it.)
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_qp";
         if let Err(error) = self.source.check_acknowledged(VERB) {
             return Err(DestroyError::new(self, error));
+        }
+        let windows = self.rings.windows().map_or(0, |windows| windows.count());
+        if windows > 0 {
+            let detail = format!("{windows} memory windows of type 2 may be bound by it: destroy them first");
+            return Err(DestroyError::new(self, Error::with(VERB, Errno::EBUSY, detail)));
         }
         match self.object.destroy() {
             Ok(()) => Ok(()),
@@ -516,6 +522,14 @@ impl QueuePair {
     #[inline]
     pub(crate) fn commit_sends(&mut self) -> Result<(), Errno> {
         self.rings.commit_sends(self.object.transport(), self.object.handle())
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Some(windows) = self.rings.windows() {
+            windows.destroy();
+        }
     }
 }
 

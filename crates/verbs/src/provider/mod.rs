@@ -17,6 +17,7 @@ use uverbs_ioctl::{Errno, Transport};
 use crate::completion::WorkCompletion;
 use crate::counter::CounterMemory;
 use crate::memory::Memory;
+use crate::mw::BoundWindows;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendRequest};
 
 const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe, &efa::Efa];
@@ -247,6 +248,11 @@ pub(crate) trait WorkRings: Send + Sync {
 
     /// Why this one did not go.
     fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason;
+
+    /// The memory windows that the QP may have bound and that have to be destroyed before it.
+    fn windows(&mut self) -> Option<&mut BoundWindows> {
+        None
+    }
 
     /// Begins anew: the QP has been moved to RESET.
     fn reset(&mut self) {}

@@ -87,7 +87,7 @@ impl ContextOps for Ops {
         let operations = operations(request.qp_type, self.device(transport));
         let mut response = CreateQpResp::default();
         let mut created = calls::create_qp(transport, &request, &(), &mut response)?;
-        match Work::map(transport, &request, &response, &created.cap, operations) {
+        match Work::map(transport, &request, &response, &created, operations) {
             Ok(rings) => {
                 // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
                 (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();

@@ -1,23 +1,25 @@
 //! Which operations there are, and those that carry no message.
+//!
+//! The latter are marked as cold because that keeps their registers out of the path of the frequent ones.
 
 use uverbs_ioctl::uapi::ioctl_verbs::qp_type;
-use uverbs_ioctl::uapi::rxe::{DmaInfo, SendWqe, SendWr, SendWrAtomic, SendWrFlush, SendWrRdma};
+use uverbs_ioctl::uapi::rxe::{DmaInfo, SendWqe, SendWr, SendWrAtomic, SendWrFlush, SendWrMw, SendWrRdma};
 use uverbs_ioctl::uapi::user_verbs::{DeviceCapFlags, selectivity_level, wr_opcode};
 
 use super::{Work, total_length, write_sges};
+use crate::mw::{MemoryWindowType, WindowBinding};
 use crate::post::{
     FlushExtent, FlushPlacement, Payload, PostReason, RemoteMemory, ScatterGather, SendRequest,
 };
 
-/// The operations of QPs of a type, bit n for number n of [`wr_opcode`]. What the driver lacks it would notice only when it executes
+/// The operations of QPs of a type besides plain sends, bit n for number n of [`wr_opcode`]. What the driver lacks it would notice only when it executes
 /// the request, and break the QP.
 pub(crate) fn operations(qp_type: u32, device: DeviceCapFlags) -> u32 {
     let set = |opcodes: &[u32]| opcodes.iter().fold(0, |set, opcode| set | 1 << opcode);
-    let mut operations = set(&[wr_opcode::SEND, wr_opcode::SEND_WITH_IMM]);
     if qp_type == qp_type::UD {
-        return operations;
+        return 0;
     }
-    operations |= set(&[wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM]);
+    let mut operations = set(&[wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM, wr_opcode::BIND_MW]);
     if qp_type == qp_type::UC {
         return operations;
     }
@@ -38,8 +40,14 @@ pub(crate) fn operations(qp_type: u32, device: DeviceCapFlags) -> u32 {
 }
 
 impl Work {
+    /// The number of an operation, if the QP has it.
+    #[inline]
+    pub(super) fn having(&self, opcode: u32) -> Result<u32, PostReason> {
+        if self.operations & (1 << opcode) == 0 { Err(PostReason::NoSuchOperation) } else { Ok(opcode) }
+    }
+
     /// An atomic operation whose result goes to the SGEs of the request.
-    #[inline(never)]
+    #[cold]
     pub(super) fn push_atomic(
         &mut self,
         request: &SendRequest<'_>,
@@ -63,7 +71,7 @@ impl Work {
         self.push_without_message(wr, address, LENGTH, sges, None)
     }
 
-    #[inline(never)]
+    #[cold]
     pub(super) fn push_atomic_write(
         &mut self,
         request: &SendRequest<'_>,
@@ -79,7 +87,7 @@ impl Work {
         self.push_without_message(wr, address, size_of_val(&value) as u32, &[], Some(value))
     }
 
-    #[inline(never)]
+    #[cold]
     pub(super) fn push_flush(
         &mut self,
         request: &SendRequest<'_>,
@@ -101,7 +109,7 @@ impl Work {
         self.push_without_message(wr, remote_addr, length, &[], None)
     }
 
-    #[inline(never)]
+    #[cold]
     pub(super) fn push_local_invalidate(
         &mut self,
         request: &SendRequest<'_>,
@@ -109,18 +117,41 @@ impl Work {
     ) -> Result<(), PostReason> {
         self.check_connected(request, wr_opcode::LOCAL_INV)?;
         check_no_payload(request)?;
+        // There is nothing else that the driver could invalidate for a user, and the kernel crashes if it is a window that is not bound.
+        if !self.windows.have(rkey) {
+            return Err(PostReason::NotBound { rkey });
+        }
         self.push_without_message(SendWr { ex: rkey, ..head(request, wr_opcode::LOCAL_INV) }, 0, 0, &[], None)
+    }
+
+    #[cold]
+    pub(super) fn push_bind(
+        &mut self,
+        request: &SendRequest<'_>,
+        binding: &WindowBinding<'_>,
+    ) -> Result<(), PostReason> {
+        self.check_connected(request, wr_opcode::BIND_MW)?;
+        check_no_payload(request)?;
+        if binding.window.kind() == MemoryWindowType::Type2 {
+            self.windows.add(binding.window)?;
+        }
+        let mut wr = head(request, wr_opcode::BIND_MW);
+        let window = SendWrMw {
+            addr: binding.address,
+            length: binding.length,
+            mr_lkey: binding.lkey,
+            mw_rkey: binding.window_rkey,
+            rkey: binding.rkey,
+            access: binding.access.bits(),
+        };
+        [wr.wr[0], wr.wr[1], wr.wr[2], wr.wr[3]] = zerocopy::transmute!(window);
+        self.push_without_message(wr, 0, 0, &[], None)
     }
 
     /// For operations that only connected QPs have.
     fn check_connected(&self, request: &SendRequest<'_>, opcode: u32) -> Result<(), PostReason> {
-        if self.operations & (1 << opcode) == 0 {
-            Err(PostReason::NoSuchOperation)
-        } else if request.destination.is_some() {
-            Err(PostReason::Connected)
-        } else {
-            Ok(())
-        }
+        self.having(opcode)?;
+        if request.destination.is_some() { Err(PostReason::Connected) } else { Ok(()) }
     }
 
     /// Writes a request for so many bytes of the peer's memory at `iova`, and behind it SGEs, not more than were granted, or the value of
