@@ -137,7 +137,8 @@ fn integration(kernel: Line) -> Result<()> {
 fn counters() -> Result<()> {
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
-    let script = "integration counters && uverbs counters run -d rxe0 --errors && remote_writes && credits && epoll";
+    let script =
+        "integration counters && uverbs counters run -d rxe0 --errors && remote_writes && credits && epoll";
     for example in ["remote_writes", "credits", "epoll"] {
         let host = host::cargo_executable(&["build", "-p", "uverbs", "--example", example])?;
         vm.files.push(Copy { host, guest: format!("/usr/bin/{example}") });
