@@ -9,6 +9,7 @@ mod initramfs;
 mod interop;
 mod kernel;
 mod modules;
+mod porting;
 mod reference;
 mod reference_tests;
 mod tasks;
@@ -56,6 +57,8 @@ enum Task {
     },
     /// Compare the ABI of uverbs-uapi with the kernel's own headers
     Abi,
+    /// Check that the guide for porting has a row for every function of libibverbs
+    Porting,
     /// Show what uverbs does, on a soft device in a virtual machine
     Demo,
     /// Check format, clippy's advice and documentation
@@ -93,6 +96,7 @@ fn run(task: Task) -> Result<u8> {
         Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
         Task::Bench { kernel } => tasks::bench(kernel)?,
         Task::Abi => tasks::abi()?,
+        Task::Porting => tasks::porting()?,
         Task::Lint => tasks::lint()?,
         Task::GuestInterop { part } => interop::run_in_guest(part)?,
     }

@@ -3,46 +3,59 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::apt::{self, Release};
 use crate::cache::Cache;
 use crate::kernel::Line;
 use crate::reference_tests::ReferenceTests;
 use crate::vm::{Copy, Device, Vm};
-use crate::{abi, host, interop};
+use crate::{abi, host, interop, porting};
 
 /// Compares the types and constants of `uverbs-uapi` with the newest kernel headers that Debian has.
 pub(crate) fn abi() -> Result<()> {
     host::need(&[host::CC])?;
     let cache = Cache::open()?;
-    let name = "linux-libc-dev";
-    let lock = cache.lock()?;
-    let entry = apt::with_archive(&cache, Release::Trixie, |archive| {
-        let packages = archive.newest(&[name.to_owned()])?;
-        let version = &packages.first().with_context(|| format!("the mirror has no {name}"))?.version;
-        cache.entry(&format!("headers-{version}"), |entry| archive.unpack(&packages, entry))
-    });
-    let headers = match entry {
-        Ok(entry) => entry,
-        Err(error) => match cache.newest("headers-", "") {
-            Some(entry) => {
-                host::progress(format_args!("using the headers of an earlier run: {error:#}"));
-                entry
-            }
-            None => return Err(error.context("no kernel headers")),
-        },
-    };
-    drop(lock);
-    let version = headers.file_name().unwrap_or_default().to_string_lossy().replacen("headers-", "", 1);
+    let (headers, version) = unpacked(&cache, Release::Trixie, "headers-", &["linux-libc-dev"])?;
     // Newer packages keep all of it in a folder of their own, with links for the compiler of the architecture.
     let folders = ["usr/lib/linux/uapi/x86", "usr/include/x86_64-linux-gnu", "usr/include"];
     let folders =
         folders.map(|path| headers.join(path)).into_iter().filter(|path| path.is_dir()).collect::<Vec<_>>();
     let scratch = cache.scratch()?;
     let report = abi::compare(&folders, scratch.path())?;
-    println!("abi: {report} agree with {name} {version}");
+    println!("abi: {report} agree with linux-libc-dev {version}");
     Ok(())
+}
+
+/// Checks that the guide for porting has a row for every function of the newest libibverbs that Debian has.
+pub(crate) fn porting() -> Result<()> {
+    host::need(&[porting::READELF])?;
+    let cache = Cache::open()?;
+    let (library, version) = unpacked(&cache, Release::Sid, "libibverbs-", &porting::PACKAGES)?;
+    let functions = porting::check(&library, &host::workspace().join("docs/porting.md"))?;
+    println!("porting: docs/porting.md has all {functions} functions of libibverbs {version}");
+    Ok(())
+}
+
+/// The newest packages unpacked in a folder of the cache, or those of an earlier run if they cannot be had. The first one's
+/// version.
+fn unpacked(cache: &Cache, release: Release, prefix: &str, names: &[&str]) -> Result<(PathBuf, String)> {
+    let _lock = cache.lock()?;
+    let entry = apt::with_archive(cache, release, |archive| {
+        let packages = archive.newest(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
+        ensure!(packages.len() == names.len(), "the mirror has not all of {}", names.join(", "));
+        let key = format!("{prefix}{}", packages[0].version);
+        cache.entry(&key, |entry| archive.unpack(&packages, entry))
+    });
+    let entry = entry.or_else(|error| match cache.newest(prefix, "") {
+        Some(entry) => {
+            host::progress(format_args!("using {} of an earlier run: {error:#}", names.join(", ")));
+            Ok(entry)
+        }
+        None => Err(error.context(format!("cannot get {}", names.join(", ")))),
+    })?;
+    let version = entry.file_name().unwrap_or_default().to_string_lossy().replacen(prefix, "", 1);
+    Ok((entry, version))
 }
 
 /// Runs a few commands of `uverbs` on soft-RoCE.
@@ -93,6 +106,7 @@ pub(crate) fn test(kernels: &[Line]) -> u8 {
     };
     step("tests on the host", &|| host::run(&mut host::cargo(&["test", "--workspace"])));
     step("ABI against the kernel's headers", &abi);
+    step("guide for porting against libibverbs", &porting);
     for kernel in kernels {
         step(&format!("integration tests on kernel {}", kernel.name()), &|| integration(*kernel));
     }
