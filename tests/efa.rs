@@ -6,7 +6,7 @@ use std::thread;
 use nix::errno::Errno;
 use uverbs::{
     AccessFlags, AddressHandle, AddressVector, CompletionChannel, CompletionOpcode, CompletionQueue,
-    CompletionStatus, Context, CounterOperations, CounterType, Destination, MemoryRegion, ModifyQueuePair,
+    CompletionStatus, Context, CounterOperations, CounterType, Destination, MemoryRegion, MemoryWindowType, ModifyQueuePair,
     PostReason, QueuePair, QueuePairCapabilities, QueuePairInit, QueuePairState, ReceiveRequest,
     RemoteMemory, SendFlags, SendRequest,
 };
@@ -433,6 +433,11 @@ fn what_cannot_be_is_refused() {
         change(&mut init.capabilities);
         refused(create(init), Errno::EINVAL, &["create_qp"]);
     }
+    for kind in [MemoryWindowType::Type1, MemoryWindowType::Type2] {
+        refused(domain.alloc_memory_window(kind), Errno::EOPNOTSUPP, &["alloc_mw", "no memory windows"]);
+    }
+    refused(domain.create_shared_receive_queue(4, 1), Errno::EOPNOTSUPP, &["create_srq"]);
+    refused(pair.a.cq.resize(128), Errno::EOPNOTSUPP, &["resize_cq"]);
     let vector = AddressVector { port: PORT, ..Default::default() };
     refused(domain.create_address_handle(&vector), Errno::EINVAL, &["global route"]);
 
@@ -455,6 +460,15 @@ fn what_cannot_be_is_refused() {
         ),
     ] {
         assert_eq!(pair.a.qp.post_send_list(&[request]).unwrap_err().reason, reason);
+    }
+    for request in [
+        SendRequest::compare_swap(1, &three[..1], remote, 0, 1),
+        SendRequest::fetch_add(1, &three[..1], remote, 1),
+        SendRequest::local_invalidate(1, 0),
+        SendRequest::send(1, &three[..1]).invalidate(0),
+    ] {
+        let refused = pair.a.qp.post_send_list(&[request.to(there)]).unwrap_err();
+        assert_eq!(refused.reason, PostReason::NoSuchOperation, "{request:?}");
     }
     let init = ModifyQueuePair::init(PORT, AccessFlags::empty());
     refused(pair.a.qp.modify(&init), Errno::EOPNOTSUPP, &["RTS to INIT is no transition"]);
