@@ -40,6 +40,7 @@ mod device;
 mod dma_buf;
 mod error;
 mod events;
+mod failure;
 pub mod link;
 mod memory;
 mod mr;
