@@ -25,7 +25,9 @@ mod events;
 mod flush;
 mod lifetime;
 mod memory;
+mod paging;
 mod qp;
+mod reregister;
 mod runtime;
 mod siw;
 mod soft;
@@ -89,6 +91,8 @@ const MODULES: &[&[Case]] = &[
     device::CASES,
     context::CASES,
     memory::CASES,
+    reregister::CASES,
+    paging::CASES,
     cq::CASES,
     channel::CASES,
     qp::CASES,

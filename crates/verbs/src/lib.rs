@@ -70,7 +70,7 @@ pub use dma_buf::DmaBufRegion;
 pub use error::{DestroyError, Error, ErrorKind, Result};
 pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
-pub use mr::{AccessFlags, MemoryRegion};
+pub use mr::{AccessFlags, MemoryAdvice, MemoryRegion};
 pub use mw::{MemoryWindow, MemoryWindowType, WindowBinding};
 pub use pd::ProtectionDomain;
 pub use post::{
