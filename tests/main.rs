@@ -25,6 +25,7 @@ mod events;
 mod flush;
 mod lifetime;
 mod memory;
+mod multicast;
 mod paging;
 mod qp;
 mod reregister;
@@ -99,6 +100,7 @@ const MODULES: &[&[Case]] = &[
     srq::CASES,
     traffic::CASES,
     datagram::CASES,
+    multicast::CASES,
     unreliable::CASES,
     atomics::CASES,
     flush::CASES,

@@ -44,6 +44,7 @@ mod failure;
 pub mod link;
 mod memory;
 mod mr;
+mod multicast;
 mod mw;
 mod object;
 mod pd;
@@ -71,6 +72,7 @@ pub use error::{DestroyError, Error, ErrorKind, Result};
 pub use events::{AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents};
 pub use memory::Memory;
 pub use mr::{AccessFlags, MemoryAdvice, MemoryRegion};
+pub use multicast::DatagramHeader;
 pub use mw::{MemoryWindow, MemoryWindowType, WindowBinding};
 pub use pd::ProtectionDomain;
 pub use post::{

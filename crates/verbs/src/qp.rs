@@ -16,7 +16,7 @@ pub use modify::{AddressVector, GlobalRoute, ModifyQueuePair};
 use crate::attributes::{Gid, Mtu};
 use crate::counter::{CompletionCounter, CounterInner, CounterOperations};
 use crate::cq::{CompletionQueue, CqShared};
-use crate::error::{DestroyError, Error, Result};
+use crate::error::{DestroyError, Error, ErrorKind, Result};
 use crate::events::{AsyncEventElement, EventSource};
 use crate::failure::Failure;
 use crate::mr::AccessFlags;
@@ -231,6 +231,8 @@ pub struct QueuePair {
     state: QueuePairState,
     /// Operations that a completion counter counts.
     counted: CounterOperations,
+    /// Multicast groups that it is attached to.
+    pub(crate) groups: Vec<(Gid, u16)>,
     // Kept alive, and let go only after the QP itself.
     counters: Vec<Arc<CounterInner>>,
     _domain: ProtectionDomain,
@@ -300,6 +302,7 @@ impl QueuePair {
             capabilities: new.created.cap.into(),
             state: QueuePairState::Reset,
             counted: CounterOperations::empty(),
+            groups: Vec::new(),
             counters: Vec::new(),
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
@@ -512,6 +515,14 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn handle(&self) -> u32 {
+        self.object.handle()
+    }
+
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        self.object.transport()
+    }
+
     /// The device would execute requests posted in an earlier state only when it is told again.
     #[inline]
     pub(crate) fn can_send(&self) -> Result<(), PostReason> {
@@ -533,6 +544,14 @@ impl Drop for QueuePair {
         self.object.context().failures().remove(&self.failure);
         if let Some(windows) = self.rings.windows() {
             windows.destroy();
+        }
+        // The kernel does not let one go that is attached.
+        for (group, lid) in std::mem::take(&mut self.groups) {
+            if let Err(error) = self.detach_multicast(group, lid)
+                && error.kind() != ErrorKind::DeviceGone
+            {
+                log::warn!("QP {:#08x}: {error}", self.qp_num);
+            }
         }
     }
 }
