@@ -363,6 +363,11 @@ impl Holdings {
         }
     }
 
+    /// What the kernel says of locked memory.
+    pub(crate) fn pinned(&self) -> &str {
+        &self.pinned
+    }
+
     pub(crate) fn device_mapping_count(&self) -> usize {
         self.device_mappings.len()
     }

@@ -1,5 +1,6 @@
 //! Work that fails: error completions, flushing, refused posts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -18,6 +19,9 @@ crate::cases! {
     Shared posts_in_the_wrong_state;
     Shared vb_14_work_posted_in_error_is_flushed;
     Shared vb_14_receives_of_a_queue_pair_that_failed_by_itself;
+    Shared vb_14_receives_before_the_failure_is_seen;
+    Shared vb_14_receives_that_race_with_a_failure;
+    Shared vb_14_old_failures_do_not_break_a_queue_pair;
     Shared vb_14_receives_that_race_into_error;
     Shared vb_15_a_wrong_local_key;
     Shared vb_15_a_receive_that_is_too_small;
@@ -139,17 +143,108 @@ fn fail_by_itself(a: &mut End) {
     assert!(in_state(a, QueuePairState::Error));
 }
 
-/// The library cannot know that the device has given up, so a program that drains says so, as drains do.
 fn vb_14_receives_of_a_queue_pair_that_failed_by_itself() {
     let Pair { mut a, b: _b } = Setup { rnr_retry: 1, ..Setup::default() }.pair();
     a.receive_nothing(1..3);
     fail_by_itself(&mut a);
     assert_eq!(failures(&mut a, 2), [(1, FLUSHED), (2, FLUSHED)]);
-    a.receive_nothing(3..5);
+    for round in 0..10 {
+        let start = Instant::now();
+        a.receive_nothing(10 * round..10 * round + 2);
+        assert_eq!(failures(&mut a, 2), [(10 * round, FLUSHED), (10 * round + 1, FLUSHED)]);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+    // So it is where completions are looked at one by one.
+    let Pair { a: mut other, b: _other } = Setup { rnr_retry: 1, ..Setup::default() }.pair();
+    other.send(99, 0..0);
+    wait_until("failed completion", || other.cq.completions().next().is_some());
+    other.receive_nothing(3..4);
+    assert_eq!(failures(&mut other, 1), [(3, FLUSHED)]);
+    // Told once more, it is the same.
     fail(&mut a);
-    assert_eq!(failures(&mut a, 2), [(3, FLUSHED), (4, FLUSHED)]);
     a.receive_nothing(5..6);
     assert_eq!(failures(&mut a, 1), [(5, FLUSHED)]);
+}
+
+/// Posted when the queue pair has failed, but nobody has seen it yet.
+fn vb_14_receives_before_the_failure_is_seen() {
+    for posted_before in [0, 2] {
+        let Pair { mut a, b: _b } = Setup { rnr_retry: 1, ..Setup::default() }.pair();
+        a.receive_nothing(0..posted_before);
+        a.send(99, 0..0);
+        wait_until("the error state", || in_state(&a, QueuePairState::Error));
+        a.receive_nothing(10..14);
+        let mut seen = failures(&mut a, posted_before as usize + 5);
+        seen.sort_by_key(|(wr_id, _)| *wr_id);
+        let flushed = (0..posted_before).chain(10..14).map(|wr_id| (wr_id, FLUSHED));
+        let expected = flushed.chain([(99, CompletionStatus::RNR_RETRY_EXC_ERR)]);
+        assert!(seen.iter().copied().eq(expected), "{seen:?}");
+    }
+}
+
+/// One thread posts receives and another polls, while the queue pair fails: every receive completes.
+fn vb_14_receives_that_race_with_a_failure() {
+    for round in 0..30 {
+        let Pair { a, b: _b } = Setup { rnr_retry: 1, entries: 256, ..Setup::default() }.pair();
+        let End { mut qp, mut cq, memory, .. } = a;
+        let sges = [memory.sge(0..0)];
+        qp.post_send_list(&[SendRequest::send(u64::MAX, &sges).signaled()]).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let poster = scope.spawn(|| {
+                let mut posted = 0_u64;
+                // Until the failure has been seen, and a few more.
+                while !done.load(Ordering::Relaxed) || !posted.is_multiple_of(7) {
+                    match qp.post_receive(&[ReceiveRequest::new(posted, &[])]) {
+                        Ok(()) => posted += 1,
+                        Err(error) => assert_eq!(error.reason, PostReason::QueueFull),
+                    }
+                }
+                posted
+            });
+            let mut next = 0;
+            let mut take = |cq: &mut uverbs::CompletionQueue| {
+                let mut room = [WorkCompletion::default(); 8];
+                for completion in cq.poll(&mut room) {
+                    if completion.wr_id() == u64::MAX {
+                        done.store(true, Ordering::Relaxed);
+                    } else {
+                        assert_eq!((completion.wr_id(), completion.status()), (next, FLUSHED), "{round}");
+                        next += 1;
+                    }
+                }
+                next
+            };
+            wait_until("the poster's end", || {
+                take(&mut cq);
+                poster.is_finished()
+            });
+            let posted = poster.join().unwrap();
+            wait_until("flushed receives", || take(&mut cq) == posted);
+        });
+    }
+}
+
+/// Completions of a life before a reset are not taken for failures of the life after it.
+fn vb_14_old_failures_do_not_break_a_queue_pair() {
+    let context = open();
+    let setup = Setup { rnr_retry: 1, ..Setup::default() };
+    let Pair { mut a, mut b } = setup.pair_in(&context);
+    a.receive_nothing(1..3);
+    a.send(99, 0..0);
+    wait_until("the error state", || in_state(&a, QueuePairState::Error));
+    std::thread::sleep(Duration::from_millis(20));
+    for end in [&mut a, &mut b] {
+        end.qp.modify(&ModifyQueuePair::to(QueuePairState::Reset)).unwrap();
+    }
+    setup.connect(&context, &mut a.qp, &mut b.qp);
+    let old = failures(&mut a, 3);
+    assert!(old.iter().any(|(wr_id, _)| *wr_id == 99), "{old:?}");
+    assert!(in_state(&a, QueuePairState::ReadyToSend));
+    let mut pair = Pair { a, b };
+    pair.works();
+    pair.works();
+    assert!(in_state(&pair.a, QueuePairState::ReadyToSend));
 }
 
 /// Work under way in both directions while the queue pair is moved to the error state: each request completes once.

@@ -25,7 +25,10 @@ mod events;
 mod flush;
 mod lifetime;
 mod memory;
+mod multicast;
+mod paging;
 mod qp;
+mod reregister;
 mod runtime;
 mod siw;
 mod soft;
@@ -89,12 +92,15 @@ const MODULES: &[&[Case]] = &[
     device::CASES,
     context::CASES,
     memory::CASES,
+    reregister::CASES,
+    paging::CASES,
     cq::CASES,
     channel::CASES,
     qp::CASES,
     srq::CASES,
     traffic::CASES,
     datagram::CASES,
+    multicast::CASES,
     unreliable::CASES,
     atomics::CASES,
     flush::CASES,

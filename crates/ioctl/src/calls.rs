@@ -6,12 +6,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use uverbs_uapi::efa;
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
-use uverbs_uapi::ioctl_verbs::{BufferDesc, GidEntry, QpCap, QueryPortRespEx, srq_type};
+use uverbs_uapi::ioctl_verbs::{AdviseMrFlags, BufferDesc, GidEntry, QpCap, QueryPortRespEx, srq_type};
 use uverbs_uapi::user_verbs::{
-    AllocMw, AllocMwResp, AllocPd, AllocPdResp, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp, CreateCompChannel,
-    CreateCompChannelResp, DestroyCqResp, DestroyQpResp, DestroySrqResp, ExQueryDevice, ExQueryDeviceResp,
-    ModifyQp, ModifySrq, PostSend, PostSendResp, QueryDevice, QueryDeviceResp, QueryQp, QueryQpResp,
-    QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, ResizeCq, ResizeCqResp, write_cmd,
+    AllocMw, AllocMwResp, AllocPd, AllocPdResp, AttachMcast, CMD_FLAG_EXTENDED, CreateAh, CreateAhResp,
+    CreateCompChannel, CreateCompChannelResp, DestroyCqResp, DestroyQpResp, DestroySrqResp, DetachMcast,
+    ExQueryDevice, ExQueryDeviceResp, ModifyQp, ModifySrq, PostSend, PostSendResp, QueryDevice,
+    QueryDeviceResp, QueryQp, QueryQpResp, QuerySrq, QuerySrqResp, RegMr, RegMrResp, ReqNotifyCq, ReregMr,
+    ReregMrResp, ResizeCq, ResizeCqResp, Sge, write_cmd,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -48,6 +49,9 @@ legacy_commands! {
     CreateAh => write_cmd::CREATE_AH, CreateAhResp;
     ReqNotifyCq => write_cmd::REQ_NOTIFY_CQ, ();
     ResizeCq => write_cmd::RESIZE_CQ, ResizeCqResp;
+    ReregMr => write_cmd::REREG_MR, ReregMrResp;
+    AttachMcast => write_cmd::ATTACH_MCAST, ();
+    DetachMcast => write_cmd::DETACH_MCAST, ();
     QueryQp => write_cmd::QUERY_QP, QueryQpResp;
     ModifyQp => write_cmd::MODIFY_QP, ();
     QuerySrq => write_cmd::QUERY_SRQ, QuerySrqResp;
@@ -292,6 +296,23 @@ pub fn reg_dmabuf_mr(transport: &dyn Transport, request: &DmaBufRequest<'_>) -> 
     unsafe { command.issue(transport) }?;
     let mr_handle = command.new_handle(id::HANDLE);
     Ok(RegMrResp { mr_handle, lkey, rkey })
+}
+
+/// Gives advice on memory, `ibv_advise_mr`. `advice` is one of
+/// [`advise_mr_advice`](uverbs_uapi::ioctl_verbs::advise_mr_advice). With `flush` it is done on return.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the device has no use for it; `EINVAL` if a region is not of the domain or cannot be paged; `EFAULT`.
+pub fn advise_mr(transport: &dyn Transport, pd: u32, advice: u32, flush: bool, sges: &[Sge]) -> Result<()> {
+    let flags = if flush { AdviseMrFlags::FLUSH } else { AdviseMrFlags::empty() };
+    let mut command = Command::new(object::MR, method::mr::ADVISE);
+    command
+        .handle(attr::advise_mr::PD_HANDLE, pd)
+        .constant(attr::advise_mr::ADVICE, u64::from(advice))
+        .flags(attr::advise_mr::FLAGS, flags.bits())
+        .input(attr::advise_mr::SGE_LIST, sges);
+    // SAFETY: a handle, a constant, a flag word and an array of such structs. What is paged in stays as it is.
+    unsafe { command.issue(transport) }
 }
 
 /// What a CQ is created with, `ibv_create_cq`.

@@ -344,6 +344,11 @@ impl Gid {
         if self.to_ipv4().is_some() { IpFamily::V4 } else { IpFamily::V6 }
     }
 
+    /// Whether it names a group, not a port.
+    pub fn is_multicast(self) -> bool {
+        self.to_ipv6().is_multicast() || self.to_ipv4().is_some_and(|address| address.is_multicast())
+    }
+
     /// Whether it is link-local: it means something on one link only.
     pub fn is_link_local(self) -> bool {
         self.to_ipv6().is_unicast_link_local()

@@ -16,6 +16,7 @@ use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::{DestroyError, Error, Result};
 use crate::events::{AsyncEvents, AsyncFile};
+use crate::failure::Failures;
 use crate::pd::ProtectionDomain;
 use crate::provider::{self, ContextOps, Provider};
 
@@ -26,6 +27,7 @@ pub struct Context(Arc<ContextInner>);
 pub(crate) struct ContextInner {
     // Fields are dropped in this order; the command file goes last.
     async_file: AsyncFile,
+    failures: Failures,
     provider: &'static dyn Provider,
     ops: Box<dyn ContextOps>,
     info: ContextInfo,
@@ -48,6 +50,10 @@ impl ContextInner {
 
     pub(crate) fn async_file(&self) -> &AsyncFile {
         &self.async_file
+    }
+
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     pub(crate) fn info(&self) -> ContextInfo {
@@ -93,6 +99,7 @@ impl Context {
         let async_file = AsyncFile::new(&*transport).map_err(too_old)?;
         Ok(Self(Arc::new(ContextInner {
             async_file,
+            failures: Failures::default(),
             provider,
             ops,
             info,

@@ -9,12 +9,13 @@ use uverbs_ioctl::calls::{self, CqRequest};
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::channel::{ChannelInner, CompletionChannel, deadline};
-use crate::completion::WorkCompletion;
+use crate::completion::{CompletionStatus, WorkCompletion};
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
 use crate::events::{AsyncEventElement, EventSource, not_acknowledged};
+use crate::failure;
 use crate::object::{Object, next_id};
-use crate::provider::CompletionRing;
+use crate::provider::{CompletionRing, FAILED};
 
 /// A completion queue, `struct ibv_cq`.
 ///
@@ -66,6 +67,15 @@ impl CqShared {
 
     pub(crate) fn is_of(&self, context: &Arc<ContextInner>) -> bool {
         Arc::ptr_eq(self.object.context(), context)
+    }
+}
+
+impl CqShared {
+    /// There is a completion of a request that has failed.
+    #[cold]
+    fn failed(&self, completion: &WorkCompletion) {
+        let flushed = completion.status() == CompletionStatus::WR_FLUSH_ERR;
+        failure::suspect(self.object.context(), completion.qp_num(), flushed);
     }
 }
 
@@ -125,11 +135,29 @@ impl CompletionQueue {
 
     /// Takes completions, `ibv_poll_cq`: as many as there are and fit, oldest first. The slice returned has those.
     ///
-    /// It costs no system call, takes no lock and allocates nothing.
+    /// It costs no system call, takes no lock and allocates nothing. (Failed completions do: a QP that has failed is helped to flush
+    /// receives, see [`post_receive`](crate::QueuePair::post_receive).)
     #[inline]
     pub fn poll<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> &'a [WorkCompletion] {
-        let count = self.ring.poll(completions);
-        &completions[..count]
+        let mut taken = self.ring.poll(completions);
+        // One comparison for two questions: whether there is a failure, and whether the number is in the slice.
+        if taken > completions.len() {
+            taken = self.look_after(completions, taken);
+        }
+        &completions[..taken]
+    }
+
+    /// There are failures among the completions taken.
+    #[cold]
+    #[inline(never)]
+    fn look_after(&self, completions: &[WorkCompletion], taken: usize) -> usize {
+        let count = taken & !FAILED;
+        for completion in &completions[..count] {
+            if !completion.is_success() {
+                self.shared.failed(completion);
+            }
+        }
+        count
     }
 
     /// Takes completions one after the other and reads of each what is asked for, where it lies: `ibv_start_poll`. That is less work
@@ -147,7 +175,7 @@ impl CompletionQueue {
     /// ```
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        Completions { ring: &mut *self.ring, seen: 0 }
+        Completions { ring: &mut *self.ring, shared: &self.shared, seen: 0 }
     }
 
     /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
@@ -215,7 +243,7 @@ impl CompletionQueue {
         timeout: Option<Duration>,
     ) -> Result<&'a [WorkCompletion]> {
         const VERB: &str = "wait";
-        let mut count = self.ring.poll(completions);
+        let mut count = self.poll(completions).len();
         if count > 0 || completions.is_empty() {
             return Ok(&completions[..count]);
         }
@@ -224,11 +252,11 @@ impl CompletionQueue {
         while count == 0 {
             self.arm_once()?;
             // What arrived before the CQ was armed raises no event.
-            count = self.ring.poll(completions);
+            count = self.poll(completions).len();
             if count == 0 {
                 let event = channel.0.wait(deadline)?;
                 // An event left over from an earlier round may have nothing behind it.
-                count = self.ring.poll(completions);
+                count = self.poll(completions).len();
                 if event.is_none() {
                     break;
                 }
@@ -304,6 +332,7 @@ impl CompletionQueue {
 /// stay. It never waits. It is no `Iterator`: a completion can be looked at until the next one is.
 pub struct Completions<'a> {
     ring: &'a mut dyn CompletionRing,
+    shared: &'a CqShared,
     seen: u32,
 }
 
@@ -314,6 +343,9 @@ impl Completions<'_> {
     pub fn next(&mut self) -> Option<&WorkCompletion> {
         let completion = self.ring.peek(self.seen)?;
         self.seen += 1;
+        if !completion.is_success() {
+            self.shared.failed(completion);
+        }
         Some(completion)
     }
 }

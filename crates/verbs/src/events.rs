@@ -14,6 +14,7 @@ use uverbs_ioctl::{Errno, Transport, calls, events};
 use crate::channel::deadline;
 use crate::context::ContextInner;
 use crate::error::{Error, Result};
+use crate::failure;
 
 const GET_EVENT: &str = "get_async_event";
 
@@ -52,7 +53,7 @@ impl AsyncEvents {
     /// [`WouldBlock`](crate::ErrorKind::WouldBlock) (`EAGAIN`) if there is none; [`DeviceGone`](crate::ErrorKind::DeviceGone) (`EIO`)
     /// behind [`DeviceFatal`](AsyncEventType::DeviceFatal), the last one.
     pub fn try_get_event(&self) -> Result<AsyncEvent> {
-        self.0.async_file().read().map_err(|errno| Error::new(GET_EVENT, errno))
+        self.read().map_err(|errno| Error::new(GET_EVENT, errno))
     }
 
     /// The next event, or nothing if none arrives within `timeout`: `ibv_get_async_event`. `None` waits for ever. Signals do not end
@@ -64,7 +65,7 @@ impl AsyncEvents {
         let failed = |errno| Error::new(GET_EVENT, errno);
         let (deadline, file) = (deadline(timeout), self.0.async_file());
         loop {
-            match file.read() {
+            match self.read() {
                 Ok(event) => return Ok(Some(event)),
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
@@ -77,6 +78,19 @@ impl AsyncEvents {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl AsyncEvents {
+    fn read(&self) -> Result<AsyncEvent, Errno> {
+        use AsyncEventType::{QueuePairAccessError, QueuePairFatal, QueuePairRequestError};
+        let event = self.0.async_file().read()?;
+        if let AsyncEventElement::QueuePair(qp_num) = event.element
+            && matches!(event.kind, QueuePairAccessError | QueuePairFatal | QueuePairRequestError)
+        {
+            failure::suspect(&self.0, qp_num, false);
+        }
+        Ok(event)
     }
 }
 

@@ -4,13 +4,16 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use uverbs_ioctl::uapi::ioctl_verbs::{AccessFlags as Access, CoreSupport};
-use uverbs_ioctl::uapi::user_verbs::RegMr;
+use uverbs_ioctl::uapi::ioctl_verbs::{AccessFlags as Access, CoreSupport, advise_mr_advice};
+use uverbs_ioctl::uapi::user_verbs::{ExQueryDevice, RegMr, ReregMr};
+use uverbs_ioctl::uapi::values::MrReregFlags;
 use uverbs_ioctl::{Errno, calls};
 
+use crate::context::ContextInner;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
 use crate::object::Object;
@@ -38,6 +41,12 @@ bitflags! {
         /// Peers may flush it, so far that what they wrote outlasts a power failure. The memory has to be of that kind: a file in
         /// persistent memory.
         const FLUSH_PERSISTENT = Access::FLUSH_PERSISTENT.bits();
+        /// The memory is not locked: the device takes pages as it comes to them. See
+        /// [`DeviceAttributes::odp_general_caps`](crate::DeviceAttributes::odp_general_caps).
+        ///
+        /// soft-RoCE of Linux 7.3 mixes up the bytes of sends, receives, RDMA reads and writes: it takes each packet for one that
+        /// begins at the start of a page. Only accesses of one packet that do begin there are right.
+        const ON_DEMAND = Access::ON_DEMAND.bits();
         /// Writes may become visible in another order. A hint: kernels that do not know it do without.
         const RELAXED_ORDERING = Access::RELAXED_ORDERING.bits();
     }
@@ -45,6 +54,24 @@ bitflags! {
 
 /// Flags that a kernel may ignore, `IBV_ACCESS_OPTIONAL_RANGE`.
 const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// How memory will be used, `enum ibv_advise_mr_advice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MemoryAdvice {
+    /// It will be read soon: page it in.
+    Prefetch = advise_mr_advice::PREFETCH,
+    /// It will be written soon: page it in to be written.
+    PrefetchWrite = advise_mr_advice::PREFETCH_WRITE,
+    /// Take what is paged in already.
+    PrefetchNoFault = advise_mr_advice::PREFETCH_NO_FAULT,
+}
+
+/// Access that lets a device or a peer write.
+const WRITES: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::MW_BIND);
 
 /// Registered memory, `struct ibv_mr`.
 ///
@@ -58,6 +85,8 @@ pub struct MemoryRegion {
     length: usize,
     lkey: u32,
     rkey: u32,
+    /// Whether it was registered to be written.
+    writable: bool,
     /// The memory, if it is the region's own. Freed only when the region is gone from the kernel.
     memory: ManuallyDrop<Option<Memory>>,
 }
@@ -88,9 +117,7 @@ impl MemoryRegion {
             return Err(explain(Errno::EINVAL, length, access));
         }
         let context = domain.0.context();
-        let knows_optional = CoreSupport::from_bits_retain(context.info().core_support)
-            .contains(CoreSupport::OPTIONAL_MR_ACCESS);
-        let access_flags = if knows_optional { access.bits() } else { access.bits() & !OPTIONAL };
+        let access_flags = known_to(context, access);
         let request = RegMr {
             start: start.expose_provenance() as u64,
             length: length as u64,
@@ -101,7 +128,7 @@ impl MemoryRegion {
         };
         // SAFETY: the caller's.
         let response = unsafe { calls::reg_mr(context.transport(), &request) }
-            .map_err(|errno| explain(errno, length, access))?;
+            .map_err(|errno| explain_on(context, errno, length, access))?;
         let object = Object::new(context.clone(), response.mr_handle, calls::destroy_mr);
         let start = NonNull::new(start).ok_or_else(|| explain(Errno::EFAULT, length, access))?;
         Ok(Self {
@@ -111,6 +138,7 @@ impl MemoryRegion {
             length,
             lkey: response.lkey,
             rkey: response.rkey,
+            writable: access.intersects(WRITES),
             memory: ManuallyDrop::new(None),
         })
     }
@@ -198,6 +226,73 @@ impl MemoryRegion {
         &self.domain
     }
 
+    /// Gives it to another domain, or other access, or both, `ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_PD` and
+    /// `IBV_REREG_MR_CHANGE_ACCESS`. Its keys may be others afterwards. (No driver that there is a provider for can change the memory
+    /// of a region.)
+    ///
+    /// If it fails, the region is what it was, as with `IBV_REREG_MR_ERR_INPUT`: soft-RoCE looks before it changes anything.
+    ///
+    /// ```no_run
+    /// use uverbs::{AccessFlags, Device};
+    ///
+    /// # fn main() -> uverbs::Result<()> {
+    /// let context = Device::find("rxe0")?.open()?;
+    /// let domain = context.alloc_protection_domain()?;
+    /// let mut region = domain.allocate(4096, AccessFlags::LOCAL_WRITE)?;
+    /// // Open it to peers, and close it again.
+    /// region.reregister(None, Some(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ))?;
+    /// region.reregister(None, Some(AccessFlags::LOCAL_WRITE))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device or this kernel's driver cannot;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) without a change, with a domain of another context or with access
+    /// that cannot be; [`PermissionDenied`](crate::ErrorKind::PermissionDenied) (`EACCES`) for access to write, if the region was
+    /// registered without; [`Busy`](crate::ErrorKind::Busy) while it is in use by another call.
+    pub fn reregister(
+        &mut self,
+        domain: Option<&ProtectionDomain>,
+        access: Option<AccessFlags>,
+    ) -> Result<()> {
+        const VERB: &str = "rereg_mr";
+        let context = self.object.context();
+        if domain.is_some_and(|domain| !Arc::ptr_eq(domain.0.context(), context)) {
+            return Err(Error::with(VERB, Errno::EINVAL, "the domain belongs to another context"));
+        }
+        if access.is_some_and(|access| access.intersects(WRITES)) && !self.writable {
+            // Its pages are taken for reading, and who lent them may have allowed no more.
+            let detail = "access to write, but the region was registered without";
+            return Err(Error::with(VERB, Errno::EACCES, detail));
+        }
+        let mut flags = MrReregFlags::empty();
+        flags.set(MrReregFlags::PD, domain.is_some());
+        flags.set(MrReregFlags::ACCESS, access.is_some());
+        let request = ReregMr {
+            mr_handle: self.object.handle(),
+            flags: flags.bits(),
+            pd_handle: domain.map_or(0, ProtectionDomain::handle),
+            access_flags: access.map_or(0, |access| known_to(context, access)),
+            ..Default::default()
+        };
+        let response = calls::invoke(context.transport(), &request).map_err(|errno| {
+            Error::new(VERB, errno).or_detail(|| match errno {
+                Errno::EINVAL if flags.is_empty() => Some("nothing to change".to_owned()),
+                Errno::EOPNOTSUPP => {
+                    Some(format!("{} or its driver cannot do this", context.device().name()))
+                }
+                Errno::EINVAL => access.map(|access| format!("access {access:?}")),
+                _ => None,
+            })
+        })?;
+        (self.lkey, self.rkey) = (response.lkey, response.rkey);
+        if let Some(domain) = domain {
+            self.domain = domain.clone();
+        }
+        Ok(())
+    }
+
     /// Deregisters it, `ibv_dereg_mr`, and frees its memory.
     ///
     /// # Errors
@@ -241,6 +336,29 @@ impl fmt::Debug for MemoryRegion {
             .field("rkey", &format_args!("{:#x}", self.rkey))
             .finish_non_exhaustive()
     }
+}
+
+/// The flags without those that the kernel does not know and may ignore.
+fn known_to(context: &ContextInner, access: AccessFlags) -> u32 {
+    let support = CoreSupport::from_bits_retain(context.info().core_support);
+    let optional = if support.contains(CoreSupport::OPTIONAL_MR_ACCESS) { 0 } else { OPTIONAL };
+    access.bits() & !optional
+}
+
+#[cold]
+fn explain_on(context: &ContextInner, errno: Errno, length: usize, access: AccessFlags) -> Error {
+    let can_page = || {
+        let device = calls::invoke(context.transport(), &ExQueryDevice::default());
+        device.is_ok_and(|device| device.odp_caps.general_caps != 0)
+    };
+    if access.contains(AccessFlags::ON_DEMAND)
+        && matches!(errno, Errno::EINVAL | Errno::EOPNOTSUPP)
+        && !can_page()
+    {
+        let detail = format!("{} cannot page on demand", context.device().name());
+        return Error::with("reg_mr", Errno::EOPNOTSUPP, detail);
+    }
+    explain(errno, length, access)
 }
 
 #[cold]

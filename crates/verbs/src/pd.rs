@@ -5,17 +5,18 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use uverbs_ioctl::calls;
-use uverbs_ioctl::uapi::user_verbs::AllocPd;
+use uverbs_ioctl::uapi::user_verbs::{AllocPd, Sge};
+use uverbs_ioctl::{Errno, calls};
 
 use crate::ah::AddressHandle;
 use crate::context::Context;
 use crate::dma_buf::DmaBufRegion;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
-use crate::mr::{AccessFlags, MemoryRegion};
+use crate::mr::{AccessFlags, MemoryAdvice, MemoryRegion};
 use crate::mw::{MemoryWindow, MemoryWindowType};
 use crate::object::{Object, destroy_shared};
+use crate::post::ScatterGather;
 use crate::qp::{AddressVector, QueuePair, QueuePairInit};
 use crate::srq::SharedReceiveQueue;
 
@@ -90,6 +91,37 @@ impl ProtectionDomain {
     /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
     pub fn alloc_memory_window(&self, kind: MemoryWindowType) -> Result<MemoryWindow> {
         MemoryWindow::alloc(self, kind)
+    }
+
+    /// Says how regions of this domain that were registered with [`ON_DEMAND`](AccessFlags::ON_DEMAND) will be used,
+    /// `ibv_advise_mr`. With `flush` the device has taken the advice on return, and errors are told.
+    ///
+    /// ```no_run
+    /// use uverbs::{AccessFlags, Device, MemoryAdvice};
+    ///
+    /// # fn main() -> uverbs::Result<()> {
+    /// let context = Device::find("rxe0")?.open()?;
+    /// let domain = context.alloc_protection_domain()?;
+    /// let region = domain.allocate(1 << 20, AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND)?;
+    /// domain.advise(MemoryAdvice::PrefetchWrite, true, &[region.sge(0..4096)])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device cannot page on demand;
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) for a key that is not of such a region, `EFAULT` for a range that
+    /// is not of it; [`PermissionDenied`](crate::ErrorKind::PermissionDenied) (`EPERM`) to write what may not be written.
+    pub fn advise(&self, advice: MemoryAdvice, flush: bool, sges: &[ScatterGather]) -> Result<()> {
+        const VERB: &str = "advise_mr";
+        let raw = |sge: &ScatterGather| Sge { addr: sge.address, length: sge.length, lkey: sge.lkey };
+        let sges: Vec<_> = sges.iter().map(raw).collect();
+        let context = self.0.context();
+        calls::advise_mr(context.transport(), self.handle(), advice as u32, flush, &sges).map_err(|errno| {
+            let detail = (errno == Errno::EOPNOTSUPP)
+                .then(|| format!("{} cannot page on demand", context.device().name()));
+            Error::new(VERB, errno).or_detail(|| detail)
+        })
     }
 
     /// Creates an address handle, `ibv_create_ah`: where datagrams of QPs of this domain can go.

@@ -16,13 +16,14 @@ pub use modify::{AddressVector, GlobalRoute, ModifyQueuePair};
 use crate::attributes::{Gid, Mtu};
 use crate::counter::{CompletionCounter, CounterInner, CounterOperations};
 use crate::cq::{CompletionQueue, CqShared};
-use crate::error::{DestroyError, Error, Result};
+use crate::error::{DestroyError, Error, ErrorKind, Result};
 use crate::events::{AsyncEventElement, EventSource};
+use crate::failure::Failure;
 use crate::mr::AccessFlags;
 use crate::object::{Object, next_id};
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, PostReason, ReceiveRequest, SendBatch, SendRequest};
-use crate::provider::WorkRings;
+use crate::provider::{FAILED, WorkRings};
 use crate::srq::{SharedReceiveQueue, SrqShared};
 
 /// How a QP transports messages, `enum ibv_qp_type`.
@@ -221,16 +222,17 @@ pub struct QueuePair {
     // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
     source: EventSource,
+    failure: Arc<Failure>,
     pub(crate) rings: Box<dyn WorkRings>,
     kind: QueuePairType,
     qp_num: u32,
     capabilities: QueuePairCapabilities,
     /// As this process last set it. The device can only have gone on to the error state since.
     state: QueuePairState,
-    /// Whether receives can simply be posted in this state.
-    takes_receives: bool,
     /// Operations that a completion counter counts.
     counted: CounterOperations,
+    /// Multicast groups that it is attached to.
+    pub(crate) groups: Vec<(Gid, u16)>,
     // Kept alive, and let go only after the QP itself.
     counters: Vec<Arc<CounterInner>>,
     _domain: ProtectionDomain,
@@ -284,16 +286,23 @@ impl QueuePair {
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_qp(transport, handle).map(|_| ());
         let element = AsyncEventElement::QueuePair(new.created.qp_num);
+        let mut rings = new.rings;
+        rings.accept_receives(false);
+        let failure = Failure::new(new.created.handle, new.created.qp_num);
+        if srq.is_none() {
+            context.failures().insert(&failure);
+        }
         Ok(Self {
             source: EventSource::new(&context, id, element),
+            failure,
             object: Object::new(context, new.created.handle, destroy),
-            rings: new.rings,
+            rings,
             kind: init.kind,
             qp_num: new.created.qp_num,
             capabilities: new.created.cap.into(),
             state: QueuePairState::Reset,
-            takes_receives: false,
             counted: CounterOperations::empty(),
+            groups: Vec::new(),
             counters: Vec::new(),
             _domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
@@ -335,14 +344,14 @@ impl QueuePair {
             Some(QueuePairState::Reset) => self.object.context().ops().resets(),
             _ => 1,
         };
-        match (0..times).try_for_each(|_| calls::invoke(self.object.transport(), &request)) {
+        let invoke = || (0..times).try_for_each(|_| calls::invoke(self.object.transport(), &request));
+        match self.failure.change(change.state, invoke) {
             Ok(()) => {
                 self.state = change.state.unwrap_or(self.state);
                 if change.state == Some(QueuePairState::Reset) {
                     self.rings.reset();
                 }
-                let without_ado = !matches!(self.state, QueuePairState::Reset | QueuePairState::Error);
-                self.takes_receives = without_ado && self.srq.is_none();
+                self.rings.accept_receives(self.state != QueuePairState::Reset);
                 Ok(())
             }
             Err(errno) => {
@@ -398,43 +407,40 @@ impl QueuePair {
 
     /// Posts receives, `ibv_post_recv`. If one is refused, those before it are posted.
     ///
-    /// In the error state they complete as flushed. A QP that went there by itself does not tell; there they do so only when
-    /// [`modify`](Self::modify) has moved it to [`Error`](QueuePairState::Error) too.
+    /// In the error state they complete as flushed. soft-RoCE does not see receives arrive at a QP that has failed, so it is told;
+    /// this works as soon as a failed completion of the QP has been polled, or an event of its failure has been read. A QP that goes
+    /// to the error state without either, because nothing was posted to it, is only found out by [`query`](Self::query): receives that
+    /// are posted then are flushed when [`modify`](Self::modify) moves it to [`Error`](QueuePairState::Error).
     ///
     /// # Errors
     /// Which one, and why: see [`PostReason`].
     #[inline]
     pub fn post_receive(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        if self.takes_receives {
-            let posted = self.rings.post_receives(requests);
-            if posted == requests.len() {
-                return Ok(());
-            }
-            return Err(self.refused(requests, posted));
-        }
-        self.post_receive_otherwise(requests)
-    }
-
-    /// In the states RESET and ERR, or with an SRQ.
-    #[cold]
-    fn post_receive_otherwise(&mut self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        if self.srq.is_some() {
-            return Err(PostError { index: 0, reason: PostReason::SharedReceiveQueue });
-        }
-        if self.state == QueuePairState::Reset {
-            return Err(PostError { index: 0, reason: PostReason::WrongState(self.state) });
-        }
         let posted = self.rings.post_receives(requests);
-        // They are to be flushed, but the kernel does not see them arrive: entering the state once more makes it look.
-        if let Err(error) = self.modify(&ModifyQueuePair::to(QueuePairState::Error)) {
-            log::warn!("receives of QP {:#08x} are not flushed: {error}", self.qp_num);
-        }
-        if posted == requests.len() { Ok(()) } else { Err(self.refused(requests, posted)) }
+        // Looked at when they can be seen, so that whoever finds out that the QP has failed sees them, or this sees that. One
+        // comparison for two questions: the mark of a failure is beyond any number.
+        let outcome = posted | self.failure.mark();
+        if outcome == requests.len() { Ok(()) } else { self.post_receive_otherwise(requests, outcome) }
     }
 
+    /// Something was refused, or the QP is to be told to flush.
     #[cold]
-    fn refused(&self, requests: &[ReceiveRequest<'_>], index: usize) -> PostError {
-        PostError { index, reason: self.rings.receive_refusal(&requests[index]) }
+    fn post_receive_otherwise(
+        &self,
+        requests: &[ReceiveRequest<'_>],
+        outcome: usize,
+    ) -> Result<(), PostError> {
+        let posted = outcome & !FAILED;
+        if posted > 0 && outcome & FAILED != 0 {
+            self.failure.flush(self.object.transport());
+        }
+        let reason = match requests.get(posted) {
+            None => return Ok(()),
+            Some(_) if self.srq.is_some() => PostReason::SharedReceiveQueue,
+            Some(_) if self.state == QueuePairState::Reset => PostReason::WrongState(self.state),
+            Some(request) => self.rings.receive_refusal(request),
+        };
+        Err(PostError { index: posted, reason })
     }
 
     /// Makes a completion counter count operations of this QP, `ibv_qp_attach_comp_cntr`. There is no way to detach it but to
@@ -503,10 +509,18 @@ impl QueuePair {
             let detail = format!("{windows} memory windows of type 2 may be bound by it: destroy them first");
             return Err(DestroyError::new(self, Error::with(VERB, Errno::EBUSY, detail)));
         }
-        match self.object.destroy() {
+        match self.failure.destroy(|| self.object.destroy()) {
             Ok(()) => Ok(()),
             Err(errno) => Err(DestroyError::new(self, Error::new(VERB, errno))),
         }
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.object.handle()
+    }
+
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        self.object.transport()
     }
 
     /// The device would execute requests posted in an earlier state only when it is told again.
@@ -527,8 +541,17 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        self.object.context().failures().remove(&self.failure);
         if let Some(windows) = self.rings.windows() {
             windows.destroy();
+        }
+        // The kernel does not let one go that is attached.
+        for (group, lid) in std::mem::take(&mut self.groups) {
+            if let Err(error) = self.detach_multicast(group, lid)
+                && error.kind() != ErrorKind::DeviceGone
+            {
+                log::warn!("QP {:#08x}: {error}", self.qp_num);
+            }
         }
     }
 }

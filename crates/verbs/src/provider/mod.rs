@@ -185,9 +185,13 @@ pub(crate) struct CounterValues {
     pub(crate) _own: Option<Memory>,
 }
 
+/// What goes with a number of completions or requests to say that a QP has failed: beyond any such number.
+pub(crate) const FAILED: usize = 1 << (usize::BITS - 1);
+
 /// The user's side of a CQ.
 pub(crate) trait CompletionRing: Send + Sync {
-    /// Takes completions, oldest first, and says how many there were.
+    /// Takes completions, oldest first, and says how many there were. [`FAILED`] comes with the number if one of them is a failure
+    /// and the device does not see receives arrive at a QP that has failed.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
     /// The completion behind the `ahead` oldest ones, which have been looked at like this one, in turn. It stays as it is until the
@@ -242,6 +246,9 @@ pub(crate) trait WorkRings: Send + Sync {
         }
         failed.map_or(Ok(()), Err)
     }
+
+    /// Whether receives go at all.
+    fn accept_receives(&mut self, accept: bool);
 
     /// Posts requests until one does not go, and says how many went. (A number comes back in a register.)
     fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize;

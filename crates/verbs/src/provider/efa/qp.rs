@@ -56,6 +56,7 @@ pub(super) struct Work {
 
     receive_ring: Window,
     receive_doorbell: Register,
+    accepts_receives: bool,
     /// Buffers posted since the last reset.
     buffers: u32,
     receive_ids: u32,
@@ -92,6 +93,7 @@ impl Work {
             send_ring,
             send_doorbell,
             staged: Vec::with_capacity(depth),
+            accepts_receives: true,
             sent: 0,
             send_ids: 0,
             receive_ring,
@@ -242,7 +244,14 @@ impl WorkRings for Work {
         self.staged.clear();
     }
 
+    fn accept_receives(&mut self, accept: bool) {
+        self.accepts_receives = accept;
+    }
+
     fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize {
+        if !self.accepts_receives {
+            return 0;
+        }
         let mut posted = 0;
         for request in requests {
             if request.sges.len() > self.layout.cap.max_recv_sge as usize {

@@ -8,7 +8,7 @@ use uverbs_ioctl::uapi::rxe::{
     CreateQpResp, DmaInfo, MmapInfo, ResizeCqResp, SendWqe, SendWr, SendWrRdma, SendWrUd, Sge,
 };
 use uverbs_ioctl::uapi::user_verbs::{ResizeCq, Wc, wr_opcode};
-use uverbs_ioctl::uapi::values::SendFlags as Flags;
+use uverbs_ioctl::uapi::values::{SendFlags as Flags, wc_status};
 use uverbs_ioctl::{Doorbell, Errno, Transport};
 
 pub(super) use operations::operations;
@@ -18,7 +18,7 @@ use super::ring::{Consumer, Producer};
 use crate::completion::WorkCompletion;
 use crate::mw::BoundWindows;
 use crate::post::{Operation, Payload, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendRequest};
-use crate::provider::{CompletionRing, WorkRings};
+use crate::provider::{CompletionRing, FAILED, WorkRings};
 
 /// A CQ's ring.
 pub(super) struct Completions(Consumer);
@@ -31,18 +31,21 @@ impl Completions {
 
 impl CompletionRing for Completions {
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize {
+        const { assert!(wc_status::SUCCESS == 0) };
         let available = self.0.available();
         if available == 0 {
             return 0;
         }
         let count = available.min(u32::try_from(completions.len()).unwrap_or(u32::MAX));
+        let mut statuses = 0;
         for (ahead, completion) in (0..count).zip(&mut *completions) {
             // SAFETY: slots have room for a completion (checked when mapped) at an aligned address, and the kernel has written
             // this one and leaves it alone until it is released.
             *completion = WorkCompletion(unsafe { self.0.peek(ahead).cast::<Wc>().read() });
+            statuses |= completion.0.status;
         }
         self.0.release(count);
-        count as usize
+        count as usize | if statuses == wc_status::SUCCESS { 0 } else { FAILED }
     }
 
     #[inline]
@@ -82,6 +85,8 @@ impl CompletionRing for Completions {
 /// A QP's rings.
 pub(super) struct Work {
     send: Producer,
+    /// Sends beyond this position are written but not shown.
+    shown: u32,
     /// Nothing if an SRQ takes its place.
     receive: Option<Receives>,
     max_send_sge: usize,
@@ -106,8 +111,10 @@ impl Work {
             None => Some(Receives::map(transport, &response.rq_mi, cap.max_recv_sge)?),
             Some(_) => None,
         };
+        let send = Producer::map(transport, &response.sq_mi, size_of::<SendWqe>() + payload)?;
         Ok(Self {
-            send: Producer::map(transport, &response.sq_mi, size_of::<SendWqe>() + payload)?,
+            shown: send.position(),
+            send,
             receive,
             max_send_sge: cap.max_send_sge as usize,
             max_inline: cap.max_inline_data as usize,
@@ -210,11 +217,12 @@ impl WorkRings for Work {
 
     fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno> {
         self.send.publish();
+        self.shown = self.send.position();
         transport.doorbell(Doorbell::Send { qp })
     }
 
     fn abort_sends(&mut self) {
-        self.send.rewind();
+        self.send.rewind(self.shown);
     }
 
     fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize {
@@ -226,6 +234,12 @@ impl WorkRings for Work {
 
     fn windows(&mut self) -> Option<&mut BoundWindows> {
         Some(&mut self.windows)
+    }
+
+    fn accept_receives(&mut self, accept: bool) {
+        if let Some(receive) = &mut self.receive {
+            receive.accept(accept);
+        }
     }
 
     fn receive_refusal(&self, request: &ReceiveRequest<'_>) -> PostReason {

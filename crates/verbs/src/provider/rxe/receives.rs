@@ -69,6 +69,15 @@ impl Receives {
         posted
     }
 
+    /// Takes requests, or none.
+    pub(super) fn accept(&mut self, accept: bool) {
+        if accept {
+            self.ring.open();
+        } else {
+            self.ring.close();
+        }
+    }
+
     /// Why this one did not go.
     pub(super) fn refusal(&self, request: &ReceiveRequest<'_>) -> PostReason {
         total_length(request.sges, self.max_sge).err().unwrap_or(PostReason::QueueFull)
@@ -108,7 +117,7 @@ impl SharedReceiveRing for Receives {
         match Self::map(transport, &info, self.max_sge as u32) {
             Ok(new) => *self = new,
             Err(errno) => {
-                self.ring.close();
+                self.accept(false);
                 return Err(errno);
             }
         }

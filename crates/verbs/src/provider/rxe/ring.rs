@@ -115,11 +115,12 @@ impl Memory for Shared {
 /// A ring that this process fills: it owns the producer index.
 pub(super) struct Producer<M = Shared> {
     shared: M,
-    /// Where the next element goes. Slots up to here from `published` are written but not shown.
+    /// Where the next element goes.
     next: u32,
-    published: u32,
-    /// The kernel's index as last read.
+    /// The kernel's index as last read; just behind `next` while the ring is closed.
     consumed: u32,
+    /// Not zero while the ring is closed. (A `bool` would cost those that ask whether there is a ring at all.)
+    closed: u32,
 }
 
 impl Producer {
@@ -132,7 +133,7 @@ impl<M: Memory> Producer<M> {
     fn new(shared: M) -> Self {
         let next = shared.producer().load(Ordering::Relaxed) & shared.mask();
         let consumed = shared.consumer().load(Ordering::Acquire) & shared.mask();
-        Self { shared, next, published: next, consumed }
+        Self { shared, next, consumed, closed: 0 }
     }
 
     /// How many elements it holds.
@@ -145,6 +146,9 @@ impl<M: Memory> Producer<M> {
     pub(super) fn reserve(&mut self) -> Option<*mut u8> {
         let after = (self.next + 1) & self.shared.mask();
         if after == self.consumed {
+            if self.closed != 0 {
+                return None;
+            }
             self.consumed = self.shared.consumer().load(Ordering::Acquire) & self.shared.mask();
             if after == self.consumed {
                 return None;
@@ -159,23 +163,32 @@ impl<M: Memory> Producer<M> {
         self.next = (self.next + 1) & self.shared.mask();
     }
 
+    /// Where the next element goes, for [`rewind`](Self::rewind).
+    #[inline]
+    pub(super) fn position(&self) -> u32 {
+        self.next
+    }
+
     /// Shows the kernel what was written.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.published = self.next;
         self.shared.producer().store(self.next, Ordering::Release);
     }
 
-    /// Has no room from now on: the kernel has turned to another ring, and no longer moves its index in this one.
+    /// Has no room from now on. This costs those that reserve slots nothing while there is room.
     pub(super) fn close(&mut self) {
-        let full = (self.next + 1) & self.shared.mask();
-        self.shared.consumer().store(full, Ordering::Relaxed);
-        self.consumed = full;
+        self.consumed = (self.next + 1) & self.shared.mask();
+        self.closed = 1;
     }
 
-    /// Forgets what was written but not shown.
-    pub(super) fn rewind(&mut self) {
-        self.next = self.published;
+    /// Has room again.
+    pub(super) fn open(&mut self) {
+        self.closed = 0;
+    }
+
+    /// Forgets what was written, but not shown, since the ring was at that position.
+    pub(super) fn rewind(&mut self, position: u32) {
+        self.next = position;
     }
 }
 
@@ -269,9 +282,10 @@ mod tests {
     fn what_is_rewound_was_never_shown() {
         let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
         let first = ring.reserve().unwrap();
+        let position = ring.position();
         ring.advance();
         ring.advance();
-        ring.rewind();
+        ring.rewind(position);
         assert_eq!(ring.shared.producer().load(Ordering::Relaxed), 0);
         assert_eq!(ring.reserve(), Some(first));
     }
@@ -284,6 +298,12 @@ mod tests {
         ring.publish();
         ring.close();
         assert!(ring.reserve().is_none());
+        assert!(ring.reserve().is_none());
+        ring.open();
+        for _ in 0..2 {
+            assert!(ring.reserve().is_some());
+            ring.advance();
+        }
         assert!(ring.reserve().is_none());
     }
 
