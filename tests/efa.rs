@@ -6,9 +6,9 @@ use std::thread;
 use nix::errno::Errno;
 use uverbs::{
     AccessFlags, AddressHandle, AddressVector, CompletionChannel, CompletionOpcode, CompletionQueue,
-    CompletionStatus, Context, CounterOperations, CounterType, Destination, MemoryRegion, MemoryWindowType, ModifyQueuePair,
-    PostReason, QueuePair, QueuePairCapabilities, QueuePairInit, QueuePairState, ReceiveRequest,
-    RemoteMemory, SendFlags, SendRequest,
+    CompletionStatus, Context, CounterOperations, CounterType, Destination, MemoryRegion, MemoryWindowType,
+    ModifyQueuePair, PostReason, QueuePair, QueuePairCapabilities, QueuePairInit, QueuePairState,
+    ReceiveRequest, RemoteMemory, SendFlags, SendRequest,
 };
 
 use crate::Kind;
