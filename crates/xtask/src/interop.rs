@@ -20,10 +20,10 @@ use crate::{host, peer};
 /// Kinds of ping-pong, with message sizes and how many of each, so that the table takes less than a minute under emulation.
 /// Datagrams are at most the MTU.
 const KINDS: [(&str, &[(u32, u32)]); 4] = [
-    ("rc", &[(1, 100), (4096, 100), (65_536, 20), (1_048_576, 4)]),
-    ("uc", &[(1, 100), (65_536, 20)]),
-    ("ud", &[(1, 100), (1024, 100)]),
-    ("srq", &[(1, 100), (65_536, 20)]),
+    ("rc", &[(1, 50), (4096, 50), (65_536, 20), (1_048_576, 4)]),
+    ("uc", &[(1, 50), (65_536, 20)]),
+    ("ud", &[(1, 50), (1024, 50)]),
+    ("srq", &[(1, 50), (65_536, 20)]),
 ];
 const FIRST_PORT: u16 = 18_515;
 const DEADLINE: Duration = Duration::from_secs(20);
