@@ -36,11 +36,14 @@ crate::cases! {
     Shared gid_index_that_is_empty_or_out_of_range;
     Shared cq_and_qp_beyond_the_limits;
     Shared port_and_mtu_beyond_the_limits;
+    Shared message_sizes_and_qp_counts_beyond_the_limits;
     Shared nobody_listens;
     Shared garbage_on_the_tcp_port;
     Shared silence_on_the_tcp_port;
     Shared peer_with_another_message_size;
     Shared peer_with_another_mtu;
+    Shared peer_with_another_number_of_qps;
+    Shared peer_of_another_kind;
     Shared peer_gone_half_way;
     Shared counters_are_not_supported;
     Shared events_are_printed_as_they_come;
@@ -100,9 +103,16 @@ pub(crate) fn fails(arguments: &[&str], wanted: &[&str]) {
     failed(&uverbs(arguments), wanted);
 }
 
+/// Every kind of ping-pong.
+const KINDS: [&str; 4] = ["rc", "uc", "ud", "srq"];
+
 fn ping(more: &[&str]) -> Vec<String> {
+    ping_of("rc", more)
+}
+
+fn ping_of(kind: &str, more: &[&str]) -> Vec<String> {
     let device = device_name();
-    ["pingpong", "rc", "-d", &device].iter().chain(more).map(|word| (*word).to_owned()).collect()
+    ["pingpong", kind, "-d", &device].iter().chain(more).map(|word| (*word).to_owned()).collect()
 }
 
 fn words(arguments: &[String]) -> Vec<&str> {
@@ -117,7 +127,11 @@ fn free_port() -> String {
 
 /// A server that listens already.
 fn server(port: &str, more: &[&str]) -> Child {
-    let child = start(&words(&ping(&[&["-p", port], more].concat())));
+    server_of("rc", port, more)
+}
+
+fn server_of(kind: &str, port: &str, more: &[&str]) -> Child {
+    let child = start(&words(&ping_of(kind, &[&["-p", port], more].concat())));
     let number: u16 = port.parse().unwrap();
     // As /proc/net/tcp6 has it: the local port in upper-case digits, and the state LISTEN.
     let entry = format!(":{number:04X} 00000000000000000000000000000000:0000 0A");
@@ -166,40 +180,67 @@ fn links_are_made_listed_and_removed() {
 }
 
 fn loopback_checks_every_message() {
-    for (size, iters, events) in [("0", 20, false), ("1", 50, true), ("4096", 50, false), ("70000", 10, true)]
-    {
-        let iterations = iters.to_string();
-        let mut arguments = ping(&["--loopback", "-c", "--json", "-s", size, "-n", &iterations]);
-        arguments.extend(events.then(|| "-e".to_owned()));
-        let json: serde_json::Value = serde_json::from_str(&succeeds(&words(&arguments))).unwrap();
-        assert_eq!(json["checked"], 2 * iters);
-        assert_eq!(json["bytes"].as_u64().unwrap(), size.parse::<u64>().unwrap() * iters * 2);
-        assert_eq!(json["events"], events);
-        // Of its own choice: not the link-local one.
-        assert_eq!(json["gid_index"], 1);
+    for kind in KINDS {
+        let most = if kind == "ud" { "1024" } else { "70000" };
+        for (size, iters, events) in
+            [("0", 20, false), ("1", 50, true), ("1000", 50, false), (most, 10, true)]
+        {
+            let iterations = iters.to_string();
+            let mut arguments = ping_of(kind, &["--loopback", "-c", "--json", "-s", size, "-n", &iterations]);
+            arguments.extend(events.then(|| "-e".to_owned()));
+            let json: serde_json::Value = serde_json::from_str(&succeeds(&words(&arguments))).unwrap();
+            let (num_qp, checked) = (json["num_qp"].as_u64().unwrap(), json["checked"].as_u64().unwrap());
+            assert_eq!(num_qp, if kind == "srq" { 16 } else { 1 });
+            // When there are enough, the other QPs may each be about to exchange one more.
+            let expected = 2 * iters..=2 * (iters + num_qp - 1);
+            assert!(expected.contains(&checked), "{kind}: {checked} checked, expected {expected:?}");
+            assert_eq!(json["bytes"].as_u64().unwrap(), size.parse::<u64>().unwrap() * iters * 2);
+            assert_eq!(json["events"], events);
+            // Of its own choice: not the link-local one.
+            assert_eq!(json["gid_index"], 1);
+        }
     }
 }
 
 fn two_processes_agree() {
-    let port = free_port();
-    let server = server(&port, &["-e", "-c", "-n", "50"]);
-    let shown = succeeds(&words(&ping(&["127.0.0.1", "-p", &port, "-e", "-c", "-n", "50"])));
-    let output = finish(server);
-    assert!(output.status.success(), "{output:?}");
-    let address = |shown: &str, which: &str| {
-        let line = shown.lines().find(|line| line.trim_start().starts_with(which)).unwrap();
-        line.split_once("LID").unwrap().1.to_owned()
-    };
-    let other = text(&output.stdout);
-    assert_eq!(address(&shown, "local address:"), address(&other, "remote address:"));
-    assert_eq!(address(&shown, "remote address:"), address(&other, "local address:"));
-    assert!(shown.contains("409600 bytes in ") && shown.contains("50 iters in "), "{shown}");
+    for (kind, more, qps) in
+        [("rc", &[][..], 1), ("uc", &[], 1), ("ud", &["-s", "512"], 1), ("srq", &["-q", "3"], 3)]
+    {
+        let port = free_port();
+        let options = [&["-e", "-c", "-n", "50"], more].concat();
+        let server = server_of(kind, &port, &options);
+        let client = ping_of(kind, &[&["127.0.0.1", "-p", &port], &options[..]].concat());
+        let shown = succeeds(&words(&client));
+        let output = finish(server);
+        assert!(output.status.success(), "{output:?}");
+        let addresses = |shown: &str, which: &str| -> Vec<String> {
+            let of_end = |line: &str| Some(line.trim_start().strip_prefix(which)?.trim_start().to_owned());
+            shown.lines().filter_map(of_end).collect()
+        };
+        let other = text(&output.stdout);
+        let [local, remote] = ["local address:", "remote address:"].map(|end| addresses(&shown, end));
+        assert_eq!((local.len(), remote.len()), (qps, qps), "{shown}");
+        assert!(
+            local.iter().chain(&remote).all(|address| address.starts_with("LID 0x0000, QPN 0x")),
+            "{shown}"
+        );
+        assert_eq!(
+            (local, remote),
+            (addresses(&other, "remote address:"), addresses(&other, "local address:"))
+        );
+        let bytes = if kind == "ud" { "51200 bytes in " } else { "409600 bytes in " };
+        assert!(shown.contains(bytes) && shown.contains("50 iters in "), "{shown}");
+    }
 }
 
 fn wrong_usage_is_status_2() {
     for wrong in [
         &["pingpong", "rc", "-m", "1000"][..],
         &["pingpong", "rc", "-n", "0"],
+        &["pingpong", "ud", "-m", "1024"],
+        &["pingpong", "uc", "-q", "2"],
+        &["pingpong", "srq", "-q", "0"],
+        &["pingpong", "srq", "-q", "256"],
         &["pingpong", "rc", "-i", "0"],
         &["pingpong", "rc", "host", "--loopback"],
         &["link", "add", "x", "rxe", "eth0"],
@@ -297,6 +338,22 @@ fn port_and_mtu_beyond_the_limits() {
     fails(&words(&ping(&["--loopback", "-m", "4096"])), &["4096", "1024"]);
 }
 
+fn message_sizes_and_qp_counts_beyond_the_limits() {
+    let loopback = |kind, more: &[&str]| ping_of(kind, &[&["--loopback"], more].concat());
+    fails(&words(&loopback("ud", &["-s", "1025"])), &["EINVAL", "--size 1025", "active MTU of port 1, 1024"]);
+    let most = device().open().unwrap().query_port(1).unwrap().max_message_size;
+    let most = format!("largest message of port 1, {most}");
+    for kind in ["rc", "uc", "srq"] {
+        let wanted = ["EINVAL", "--size 4294967295", &most];
+        fails(&words(&loopback(kind, &["-s", "4294967295"])), &wanted);
+    }
+    fails(&words(&loopback("srq", &["-q", "9", "-r", "8"])), &["EINVAL", "--rx-depth 8", "--num-qp 9"]);
+    fails(&words(&loopback("srq", &["-r", "40000"])), &["create_cq: EINVAL", "40016", "32767"]);
+    // As many as there are receives: every one is posted again at once.
+    succeeds(&words(&loopback("srq", &["-q", "8", "-r", "8", "-n", "100", "-c"])));
+    succeeds(&words(&loopback("srq", &["-q", "255", "-r", "255", "-n", "600", "-s", "64", "-c"])));
+}
+
 fn nobody_listens() {
     let port = free_port();
     fails(&words(&ping(&["127.0.0.1", "-p", &port])), &["127.0.0.1", &port, "refused"]);
@@ -330,12 +387,47 @@ fn silence_on_the_tcp_port() {
 }
 
 fn peer_with_another_message_size() {
-    for (own, theirs) in [("4096", "64"), ("64", "4096")] {
+    for kind in KINDS {
+        for (own, theirs) in [("1000", "64"), ("64", "1000")] {
+            let port = free_port();
+            let server = server_of(kind, &port, &["-s", own, "--timeout", "2"]);
+            let client = ping_of(kind, &["127.0.0.1", "-p", &port, "-s", theirs, "--timeout", "2"]);
+            let client = uverbs(&words(&client));
+            // UC and UD drop what is too long.
+            failed(&finish(server), &["--size"]);
+            assert_eq!(client.status.code(), Some(1), "{kind}: {client:?}");
+        }
+    }
+}
+
+fn peer_with_another_number_of_qps() {
+    let port = free_port();
+    let server = server_of("srq", &port, &["-q", "3", "--timeout", "2"]);
+    let client = ping_of("srq", &["127.0.0.1", "-p", &port, "-q", "4", "--timeout", "2"]);
+    failed(&uverbs(&words(&client)), &["closed the connection"]);
+    failed(&finish(server), &["the peer has 4 QPs, this end 3", "--num-qp"]);
+}
+
+fn peer_of_another_kind() {
+    let run = |own, theirs| {
         let port = free_port();
-        let server = server(&port, &["-s", own, "--timeout", "2"]);
-        let client = uverbs(&words(&ping(&["127.0.0.1", "-p", &port, "-s", theirs, "--timeout", "2"])));
-        failed(&finish(server), &["same --size"]);
-        assert_eq!(client.status.code(), Some(1), "{client:?}");
+        let server = server_of(own, &port, &["-s", "64", "--timeout", "2"]);
+        let client = ping_of(theirs, &["127.0.0.1", "-p", &port, "-s", "64", "--timeout", "2"]);
+        let client = uverbs(&words(&client));
+        (finish(server), client)
+    };
+    // They tell different numbers of addresses.
+    let (server, client) = run("srq", "rc");
+    failed(&server, &["1 of 256 addresses", "another kind"]);
+    failed(&client, &[]);
+    let (server, client) = run("rc", "srq");
+    failed(&server, &["another kind", "0000:"]);
+    failed(&client, &[]);
+    // They tell the same, and then nobody hears.
+    for (own, theirs) in [("rc", "uc"), ("uc", "rc"), ("ud", "rc"), ("uc", "ud")] {
+        let (server, client) = run(own, theirs);
+        failed(&server, &["another kind"]);
+        failed(&client, &["another kind"]);
     }
 }
 

@@ -41,7 +41,7 @@ enum Command {
     /// Show and test completion counters.
     #[command(subcommand)]
     Counters(counters::Command),
-    /// Exchange messages with another end, as ibv_rc_pingpong does.
+    /// Exchange messages with another end, as ibv_rc_pingpong and its kin do.
     #[command(subcommand)]
     Pingpong(pingpong::Command),
 }

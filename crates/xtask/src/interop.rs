@@ -1,5 +1,6 @@
-//! Ping-pong between `uverbs` and the distribution's rdma-core: every pair of ends, by polling and by events. Then completion
-//! counters of both on the same EFA model: the same traffic, the same counts.
+//! Traffic between `uverbs` and the distribution's rdma-core, every pair of ends: ping-pong of each kind by polling and by events,
+//! and two programs that write into and read from each other's memory. Then completion counters of both on the same EFA model: the
+//! same traffic, the same counts.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,12 +12,19 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use crate::host;
+use crate::cache::Cache;
 use crate::kernel::Line;
 use crate::vm::{Copy, Device, Vm};
+use crate::{host, peer};
 
-/// Message sizes and how many of each, so that the table takes about a minute under emulation.
-const SIZES: [(u32, u32); 5] = [(1, 200), (64, 200), (4096, 200), (65_536, 50), (1_048_576, 10)];
+/// Kinds of ping-pong, with message sizes and how many of each, so that the table takes less than a minute under emulation.
+/// Datagrams are at most the MTU.
+const KINDS: [(&str, &[(u32, u32)]); 4] = [
+    ("rc", &[(1, 50), (4096, 50), (65_536, 20), (1_048_576, 4)]),
+    ("uc", &[(1, 50), (65_536, 20)]),
+    ("ud", &[(1, 50), (1024, 50)]),
+    ("srq", &[(1, 50), (65_536, 20)]),
+];
 const FIRST_PORT: u16 = 18_515;
 const DEADLINE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
@@ -35,17 +43,34 @@ impl End {
         }
     }
 
-    fn command(self) -> Command {
-        match self {
-            Self::Reference => Command::new("ibv_rc_pingpong"),
+    fn ping_pong(self, kind: &str, size: u32, count: u32, events: bool, port: u16) -> Command {
+        let mut command = match self {
+            Self::Reference => Command::new(format!("ibv_{kind}_pingpong")),
             Self::Ours => {
                 let mut command = Command::new("uverbs");
-                command.args(["pingpong", "rc"]);
+                command.args(["pingpong", kind]);
                 command
             }
-        }
+        };
+        command.args(["-d", "rxe0", "-g", "1", "-c", "-p", &port.to_string()]);
+        command.args(["-s", &size.to_string(), "-n", &count.to_string()]);
+        command.args(events.then_some("-e"));
+        command
+    }
+
+    fn remote_memory(self, port: u16) -> Command {
+        let mut command = Command::new(match self {
+            Self::Ours => REMOTE_MEMORY,
+            Self::Reference => REMOTE_MEMORY_C,
+        });
+        command.args(["rxe0", "1", &port.to_string()]);
+        command
     }
 }
+
+/// Where the guest has the programs that use each other's memory.
+const REMOTE_MEMORY: &str = "/usr/bin/remote_memory";
+const REMOTE_MEMORY_C: &str = "/usr/bin/remote_memory_c";
 
 /// Servers and clients to try.
 const PAIRS: [(End, End); 3] =
@@ -59,23 +84,30 @@ const COUNTERS: &str = "/usr/share/rdma-core/counters.py";
 /// What the guest does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    PingPong,
+    Traffic,
     Counters,
 }
 
 /// Boots the guests and runs the tables in them. Whether every row was fine.
 pub(crate) fn run(kernel: Line) -> Result<bool> {
-    let ping_pong = guest(kernel, "ping-pong")?.run()?;
+    let mut vm = guest(kernel, "traffic")?;
+    let own = host::cargo_executable(&["build", "--release", "-p", "uverbs", "--example", "remote_memory"])?;
+    let source = host::workspace().join("tests/interop/remote_memory.c");
+    let theirs = peer::get(&Cache::open()?, &source)?;
+    for (host, guest) in [(own, REMOTE_MEMORY), (theirs, REMOTE_MEMORY_C)] {
+        vm.files.push(Copy { host, guest: guest.to_owned() });
+    }
+    let traffic = vm.run()?;
     if kernel != Line::V7_3 {
         println!("counters: none before kernel 7.3");
-        return Ok(ping_pong == 0);
+        return Ok(traffic == 0);
     }
     let mut vm = guest(kernel, "counters")?;
     vm.device = Device::Efa;
     let host = host::workspace().join("tests/interop/counters.py");
     vm.files.push(Copy { host, guest: COUNTERS.to_owned() });
     let counters = vm.run()?;
-    Ok(ping_pong == 0 && counters == 0)
+    Ok(traffic == 0 && counters == 0)
 }
 
 fn guest(kernel: Line, part: &str) -> Result<Vm> {
@@ -89,38 +121,61 @@ fn guest(kernel: Line, part: &str) -> Result<Vm> {
 /// The part that runs in the guest.
 pub(crate) fn run_in_guest(part: Part) -> Result<()> {
     match part {
-        Part::PingPong => ping_pong(),
+        Part::Traffic => traffic(),
         Part::Counters => counters(),
     }
 }
 
-fn ping_pong() -> Result<()> {
+fn traffic() -> Result<()> {
     let started = Instant::now();
-    println!("{:>8} {:>6}  {:<7} {:<10} {:<10} result", "size", "count", "mode", "server", "client");
-    let (mut port, mut total, mut failed) = (FIRST_PORT, 0, 0);
-    for (size, count) in SIZES {
-        for events in [false, true] {
-            for (server, client) in PAIRS {
-                let mode = if events { "events" } else { "poll" };
-                let (server_name, client_name) = (server.name(), client.name());
-                let row = format!("{size:>8} {count:>6}  {mode:<7} {server_name:<10} {client_name:<10}");
-                let pair = Pair { server, client, size, count, events, port };
-                match pair.run() {
-                    Ok(time) => println!("{row} ok, {:.2} s", time.as_secs_f64()),
-                    Err(error) => {
-                        println!("{row} FAILED\n{error:#}");
-                        failed += 1;
-                    }
-                }
-                port += 1;
-                total += 1;
+    println!(
+        "{:<6} {:>8} {:>6}  {:<7} {:<10} {:<10} result",
+        "kind", "size", "count", "mode", "server", "client"
+    );
+    let mut rows = rows();
+    let mut failed = 0;
+    for row in &mut rows {
+        print!("{}", row.text);
+        match row.run() {
+            Ok(time) => println!(" ok, {:.2} s", time.as_secs_f64()),
+            Err(error) => {
+                println!(" FAILED\n{error:#}");
+                failed += 1;
             }
         }
     }
-    let passed = total - failed;
+    let passed = rows.len() - failed;
     println!("interop: {passed} passed, {failed} failed in {:.0} s", started.elapsed().as_secs_f64());
-    ensure!(failed == 0, "{failed} of {total} pairs failed");
+    ensure!(failed == 0, "{failed} of {} pairs failed", rows.len());
     Ok(())
+}
+
+/// Every row of the table, each with a TCP port of its own.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |kind: &str, rest: &str, program: &dyn Fn(End, u16) -> Command| {
+        for (server, client) in PAIRS {
+            let port = FIRST_PORT + rows.len() as u16;
+            let (server_name, client_name) = (server.name(), client.name());
+            rows.push(Row {
+                text: format!("{kind:<6} {rest}  {server_name:<10} {client_name:<10}"),
+                server: program(server, port),
+                client: program(client, port),
+                port,
+            });
+        }
+    };
+    for (kind, sizes) in KINDS {
+        for &(size, count) in sizes {
+            for events in [false, true] {
+                let mode = if events { "events" } else { "poll" };
+                let program = |end: End, port| end.ping_pong(kind, size, count, events, port);
+                add(kind, &format!("{size:>8} {count:>6}  {mode:<6}"), &program);
+            }
+        }
+    }
+    add("memory", &format!("{:>8} {:>6}  {:<6}", "to 1 MiB", 5, "poll"), &End::remote_memory);
+    rows
 }
 
 /// What a counter said, as `uverbs counters run --json` tells it.
@@ -180,22 +235,21 @@ fn compare(ours: &[Count], reference: &[Count]) -> Result<Vec<(String, bool)>> {
     Ok(ours.iter().zip(reference).map(row).collect())
 }
 
-struct Pair {
-    server: End,
-    client: End,
-    size: u32,
-    count: u32,
-    events: bool,
+/// Two programs to run against each other.
+struct Row {
+    text: String,
+    server: Command,
+    client: Command,
     port: u16,
 }
 
-impl Pair {
-    fn run(&self) -> Result<Duration> {
+impl Row {
+    fn run(&mut self) -> Result<Duration> {
         let (server_output, client_output) = ("/tmp/server", "/tmp/client");
         let started = Instant::now();
         let deadline = started + DEADLINE;
-        let outcome = || -> Result<()> {
-            let mut server = Running::start(self.server, self, None, server_output)?;
+        let mut outcome = || -> Result<()> {
+            let mut server = Running::start(&mut self.server, server_output)?;
             while !listening(self.port)? {
                 if let Some(status) = server.0.try_wait()? {
                     bail!("the server ended before it listened on TCP port {} ({status})", self.port);
@@ -203,7 +257,7 @@ impl Pair {
                 ensure!(Instant::now() < deadline, "the server does not listen on TCP port {}", self.port);
                 thread::sleep(POLL);
             }
-            let mut client = Running::start(self.client, self, Some("127.0.0.1"), client_output)?;
+            let mut client = Running::start(self.client.arg("127.0.0.1"), client_output)?;
             let client = client.end(deadline);
             // A server whose client failed has nobody to talk to: not worth the wait.
             let patience =
@@ -212,6 +266,9 @@ impl Pair {
             let (client, server) = (client.context("client")?, server.context("server")?);
             ensure!(client.success(), "the client failed ({client})");
             ensure!(server.success(), "the server failed ({server})");
+            // What libibverbs' servers say of a damaged message, and end as if it were none.
+            let said = fs::read_to_string(server_output).context("server")?;
+            ensure!(!said.contains("invalid data"), "a message came damaged");
             Ok(())
         };
         outcome().with_context(|| {
@@ -229,16 +286,11 @@ impl Pair {
 struct Running(Child);
 
 impl Running {
-    fn start(end: End, pair: &Pair, host: Option<&str>, output: &str) -> Result<Self> {
+    fn start(command: &mut Command, output: &str) -> Result<Self> {
         let file = File::create(output).with_context(|| format!("cannot write {output}"))?;
-        let mut command = end.command();
-        command.args(["-d", "rxe0", "-g", "1", "-c", "-p", &pair.port.to_string()]);
-        command.args(["-s", &pair.size.to_string(), "-n", &pair.count.to_string()]);
-        if pair.events {
-            command.arg("-e");
-        }
-        command.args(host).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        Ok(Self(command.spawn().with_context(|| format!("cannot run {}", end.name()))?))
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let program = command.get_program().to_string_lossy().into_owned();
+        Ok(Self(command.spawn().with_context(|| format!("cannot run {program}"))?))
     }
 
     fn end(&mut self, deadline: Instant) -> Result<ExitStatus> {

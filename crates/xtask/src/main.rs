@@ -9,6 +9,7 @@ mod initramfs;
 mod interop;
 mod kernel;
 mod modules;
+mod peer;
 mod porting;
 mod reference;
 mod reference_tests;
@@ -41,7 +42,7 @@ enum Task {
         #[arg(long, value_enum)]
         kernel: Vec<Line>,
     },
-    /// Run ping-pong between uverbs and the distribution's rdma-core, and compare their completion counters, in virtual machines
+    /// Run traffic between uverbs and the distribution's rdma-core, and compare their completion counters, in virtual machines
     Interop {
         /// Line of kernels
         #[arg(long, value_enum, default_value = "7.3")]

@@ -1,11 +1,12 @@
 //! How the ends find each other: over TCP, in the format of the libibverbs examples.
 //!
-//! The client sends its address as text of 52 bytes, the server answers with its own, and the client says that it has it.
+//! The client sends its address as text of 52 bytes, the server answers with its own, and the client says that it has it. With a
+//! shared receive queue they send 256 addresses, zeros for QPs that there are not.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use uverbs::{Gid, IpFamily};
@@ -20,6 +21,8 @@ const DONE: &[u8] = b"done\0";
 pub(super) struct Peer {
     stream: TcpStream,
     address: SocketAddr,
+    /// How long it may be silent.
+    timeout: Duration,
 }
 
 impl Peer {
@@ -52,9 +55,8 @@ impl Peer {
     }
 
     fn new(stream: TcpStream, address: SocketAddr, timeout: Duration) -> Result<Self> {
-        stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
-        Ok(Self { stream, address })
+        Ok(Self { stream, address, timeout })
     }
 
     /// The address family that the ends talk in.
@@ -62,64 +64,91 @@ impl Peer {
         if self.address.ip().to_canonical().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
     }
 
-    /// The client's part.
-    pub(super) fn exchange_as_client(mut self, own: &Endpoint) -> Result<Endpoint> {
+    /// The client's part: both ends tell as many addresses.
+    pub(super) fn exchange_as_client(mut self, own: &[Endpoint]) -> Result<Vec<Endpoint>> {
         self.send(&encode(own))?;
-        let peer = self.receive_address()?;
+        let peers = self.receive_addresses(own.len())?;
         self.send(DONE)?;
-        Ok(peer)
+        Ok(peers)
     }
 
-    /// The server's part. `connect` has the peer's address, and is to be done before the client begins.
+    /// The server's part. `connect` has the peer's addresses, and is to be done before the client begins.
     pub(super) fn exchange_as_server(
         mut self,
-        own: &Endpoint,
-        connect: impl FnOnce(&Endpoint) -> Result<()>,
-    ) -> Result<Endpoint> {
-        let peer = self.receive_address()?;
-        connect(&peer)?;
+        own: &[Endpoint],
+        connect: impl FnOnce(&[Endpoint]) -> Result<()>,
+    ) -> Result<Vec<Endpoint>> {
+        let peers = self.receive_addresses(own.len())?;
+        connect(&peers)?;
         self.send(&encode(own))?;
         let mut done = [0; DONE.len()];
-        self.receive(&mut done)?;
+        self.receive(&mut done, "said that it has the address")?;
         if done != DONE {
-            bail!("{} speaks another protocol: it sent {:?}", self.address, String::from_utf8_lossy(&done));
+            bail!(
+                "{} speaks another protocol, or is another kind of ping-pong: it sent {:?}",
+                self.address,
+                String::from_utf8_lossy(&done)
+            );
         }
-        Ok(peer)
+        Ok(peers)
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes).with_context(|| format!("sending to {}", self.address))
     }
 
-    fn receive_address(&mut self) -> Result<Endpoint> {
-        let mut bytes = [0; ADDRESS];
-        self.receive(&mut bytes)?;
-        decode(&bytes).with_context(|| {
-            let start = String::from_utf8_lossy(&bytes);
-            format!("{} speaks another protocol than ping-pong: it sent {:?}", self.address, start.trim_end())
-        })
+    fn receive_addresses(&mut self, count: usize) -> Result<Vec<Endpoint>> {
+        let mut endpoints = Vec::with_capacity(count);
+        while endpoints.len() < count {
+            let awaited = match endpoints.len() {
+                0 => "sent its address".to_owned(),
+                some => {
+                    format!("sent more than {some} of {count} addresses: is it another kind of ping-pong?")
+                }
+            };
+            let mut bytes = [0; ADDRESS];
+            self.receive(&mut bytes, &awaited)?;
+            endpoints.push(decode(&bytes).with_context(|| {
+                let start = String::from_utf8_lossy(&bytes);
+                format!(
+                    "{} speaks another protocol than ping-pong: it sent {:?}",
+                    self.address,
+                    start.trim_end()
+                )
+            })?);
+        }
+        Ok(endpoints)
     }
 
-    fn receive(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.stream.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                anyhow::anyhow!("{} closed the connection before it sent its address", self.address)
+    /// Fills `bytes`, all of them within the time allowed for silence.
+    fn receive(&mut self, mut bytes: &mut [u8], awaited: &str) -> Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        while !bytes.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.stream.read(bytes) {
+                Ok(0) => bail!("{} closed the connection before it {awaited}", self.address),
+                Ok(count) => bytes = &mut bytes[count..],
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if left.is_zero() => {
+                        bail!("{} sends nothing: it has not {awaited}", self.address)
+                    }
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
+                    _ => return Err(error).with_context(|| format!("receiving from {}", self.address)),
+                },
             }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                anyhow::anyhow!("{} connected, but sends nothing", self.address)
-            }
-            _ => anyhow::Error::new(error).context(format!("receiving from {}", self.address)),
-        })
+        }
+        Ok(())
     }
 }
 
-fn encode(endpoint: &Endpoint) -> Vec<u8> {
-    let Endpoint { lid, qp_num, psn, gid } = endpoint;
-    let mut text = format!("{lid:04x}:{qp_num:06x}:{psn:06x}:");
-    for byte in gid.0 {
-        let _ = write!(text, "{byte:02x}");
+fn encode(endpoints: &[Endpoint]) -> Vec<u8> {
+    let mut text = String::with_capacity(endpoints.len() * ADDRESS);
+    for Endpoint { lid, qp_num, psn, gid } in endpoints {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{lid:04x}:{qp_num:06x}:{psn:06x}:{:032x}\0", u128::from_be_bytes(gid.0));
     }
-    text.push('\0');
     text.into_bytes()
 }
 
@@ -153,14 +182,14 @@ mod tests {
 
     #[test]
     fn an_address_looks_as_in_libibverbs() {
-        let bytes = encode(&endpoint());
+        let bytes = encode(&[endpoint()]);
         assert_eq!(bytes, b"0000:000011:abcdef:00000000000000000000ffffc0a84d01\0");
         assert_eq!(decode(&bytes.try_into().unwrap()), Some(endpoint()));
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
-        let good: [u8; ADDRESS] = encode(&endpoint()).try_into().unwrap();
+        let good: [u8; ADDRESS] = encode(&[endpoint()]).try_into().unwrap();
         for (at, byte) in [(0, b'g'), (4, b'0'), (4, 0xff), (19, b'+'), (30, b' '), (51, b'0'), (18, 0)] {
             let mut bad = good;
             bad[at] = byte;
@@ -180,33 +209,54 @@ mod tests {
 
     #[test]
     fn garbage_silence_and_early_close_are_clear_errors() {
-        let serve = |peer: Peer| peer.exchange_as_server(&endpoint(), |_| Ok(())).unwrap_err().to_string();
+        let serve = |peer: Peer, count| {
+            let own = vec![endpoint(); count];
+            peer.exchange_as_server(&own, |_| Ok(())).unwrap_err().to_string()
+        };
 
         let (peer, mut client) = connection();
         client.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: someone\r\n\r\n").unwrap();
-        assert!(serve(peer).contains("speaks another protocol than ping-pong: it sent \"GET / HTTP/1.1"));
+        assert!(serve(peer, 1).contains("speaks another protocol than ping-pong: it sent \"GET / HTTP/1.1"));
 
-        let (peer, _client) = connection();
-        assert!(serve(peer).contains("connected, but sends nothing"));
+        let (peer, mut client) = connection();
+        client.write_all(&encode(&[endpoint()])[..51]).unwrap();
+        assert!(serve(peer, 1).contains("sends nothing: it has not sent its address"));
 
         let (peer, client) = connection();
         drop(client);
-        assert!(serve(peer).contains("closed the connection before"));
+        assert!(serve(peer, 1).contains("closed the connection before it sent its address"));
+
+        let (peer, mut client) = connection();
+        client.write_all(&encode(&[endpoint()])).unwrap();
+        let error = serve(peer, 256);
+        assert!(
+            error.contains("sends nothing: it has not sent more than 1 of 256")
+                && error.contains("another kind"),
+            "{error}"
+        );
+
+        let (peer, mut client) = connection();
+        client.write_all(&encode(&[endpoint(); 2])).unwrap();
+        assert!(serve(peer, 1).contains("another kind of ping-pong: it sent \"0000:\""));
     }
 
     #[test]
     fn both_ends_agree() {
-        let (server, client) = connection();
-        let address = client.peer_addr().unwrap();
-        let client = Peer::new(client, address, Duration::from_secs(5)).unwrap();
-        let other = Endpoint { qp_num: 0x12, ..endpoint() };
-        let thread = std::thread::spawn(move || client.exchange_as_client(&other).unwrap());
-        let mut connected = None;
-        let seen = server.exchange_as_server(&endpoint(), |peer| {
-            connected = Some(*peer);
-            Ok(())
-        });
-        assert_eq!((seen.unwrap(), connected), (other, Some(other)));
-        assert_eq!(thread.join().unwrap(), endpoint());
+        for count in [1, 256] {
+            let (server, client) = connection();
+            let address = client.peer_addr().unwrap();
+            let client = Peer::new(client, address, Duration::from_secs(5)).unwrap();
+            let own = vec![endpoint(); count];
+            let others: Vec<_> = (0..count as u32).map(|qp_num| Endpoint { qp_num, ..endpoint() }).collect();
+            let told = others.clone();
+            let thread = std::thread::spawn(move || client.exchange_as_client(&told).unwrap());
+            let mut connected = Vec::new();
+            let seen = server.exchange_as_server(&own, |peers| {
+                connected = peers.to_vec();
+                Ok(())
+            });
+            assert_eq!((&seen.unwrap(), &connected), (&others, &others));
+            assert_eq!(thread.join().unwrap(), own);
+        }
     }
 }

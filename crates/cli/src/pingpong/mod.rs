@@ -1,24 +1,35 @@
 //! `uverbs pingpong`: the examples of libibverbs, with their flags and their protocol.
 
+mod end;
 mod exchange;
-mod rc;
+mod traffic;
 
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use uverbs::{Context, Gid, GidEntry, IpFamily, Mtu};
+use uverbs::{Context, Gid, GidEntry, IpFamily, Mtu, PortAttributes, QueuePairType};
 
-use crate::output;
+use crate::{find_device, output};
+use end::{End, Role};
+use exchange::Peer;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Over a reliable connection: the other end can be `ibv_rc_pingpong`.
-    Rc(Options),
+    Rc(Connected),
+    /// Over an unreliable connection: the other end can be `ibv_uc_pingpong`. A message that is lost is not sent again.
+    Uc(Connected),
+    /// By unreliable datagrams: the other end can be `ibv_ud_pingpong`. A message that is lost is not sent again.
+    Ud(Options),
+    /// Over reliable connections that share a receive queue: the other end can be `ibv_srq_pingpong`.
+    Srq(Shared),
 }
 
-/// The flags are those of `ibv_rc_pingpong`.
+/// The flags are those of libibverbs' examples.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Host to connect to. Without it, wait for a connection.
@@ -36,17 +47,13 @@ pub(crate) struct Options {
     /// Port of the device.
     #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-    /// Bytes in a message.
-    #[arg(short, long, default_value_t = 4096)]
-    size: u32,
-    /// Path MTU in bytes, the same at both ends: 256, 512, 1024, 2048 or 4096. It is at most the active MTU of the port; 1024 or
-    /// that if it is not given.
-    #[arg(short, long, value_parser = parse_mtu)]
-    mtu: Option<Mtu>,
+    /// Bytes in a message. If it is not given: 4096, and 1024 for datagrams, which are at most the active MTU of the port.
+    #[arg(short, long)]
+    size: Option<u32>,
     /// Receives to post at a time.
     #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     rx_depth: u32,
-    /// Number of exchanges.
+    /// Number of exchanges, of all QPs together.
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     iters: u64,
     /// Service level.
@@ -67,6 +74,28 @@ pub(crate) struct Options {
     timeout: u64,
 }
 
+#[derive(Args)]
+pub(crate) struct Connected {
+    #[command(flatten)]
+    options: Options,
+    /// Path MTU in bytes, the same at both ends: 256, 512, 1024, 2048 or 4096. It is at most the active MTU of the port; 1024 or
+    /// that if it is not given.
+    #[arg(short, long, value_parser = parse_mtu)]
+    mtu: Option<Mtu>,
+}
+
+#[derive(Args)]
+pub(crate) struct Shared {
+    #[command(flatten)]
+    connected: Connected,
+    /// Number of QPs, the same at both ends.
+    #[arg(short = 'q', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..MOST_QPS as i64))]
+    num_qp: u32,
+}
+
+/// The examples tell each other so many addresses if there is an SRQ, and use at least one less.
+const MOST_QPS: usize = 256;
+
 fn parse_mtu(text: &str) -> Result<Mtu, String> {
     text.parse().ok().and_then(Mtu::from_bytes).ok_or_else(|| "not 256, 512, 1024, 2048 or 4096".to_owned())
 }
@@ -74,20 +103,6 @@ fn parse_mtu(text: &str) -> Result<Mtu, String> {
 impl Options {
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
-    }
-
-    /// The path MTU to use on a port.
-    fn path_mtu(&self, active: Option<Mtu>) -> Result<Mtu> {
-        match (self.mtu, active) {
-            (Some(asked), Some(active)) if asked > active => {
-                bail!(
-                    "EINVAL: a path MTU of {asked} is more than the active MTU of port {}, {active}",
-                    self.ib_port
-                )
-            }
-            (Some(asked), _) => Ok(asked),
-            (None, active) => Ok(active.map_or(Mtu::Bytes1024, |active| active.min(Mtu::Bytes1024))),
-        }
     }
 
     /// The own GID: as asked for, or one that can reach a peer of that family.
@@ -101,8 +116,100 @@ impl Options {
     }
 }
 
+/// One run.
+struct Plan<'a> {
+    options: &'a Options,
+    kind: QueuePairType,
+    /// QPs that share a receive queue; one has its own if there is no number.
+    shared: Option<u32>,
+    /// Path MTU; for datagrams the largest message.
+    mtu: Mtu,
+    /// Bytes in a message.
+    size: usize,
+}
+
+impl<'a> Plan<'a> {
+    fn new(command: &'a Command, port: &PortAttributes) -> Result<Self> {
+        let (options, kind, asked, shared) = command.parts();
+        let number = options.ib_port;
+        let is_datagram = kind == QueuePairType::UnreliableDatagram;
+        let mtu = match (asked, port.active_mtu) {
+            (Some(asked), Some(active)) if asked > active => {
+                bail!("EINVAL: a path MTU of {asked} is more than the active MTU of port {number}, {active}")
+            }
+            (Some(asked), _) => asked,
+            (None, active) if is_datagram => active.unwrap_or(Mtu::Bytes4096),
+            (None, active) => active.map_or(Mtu::Bytes1024, |active| active.min(Mtu::Bytes1024)),
+        };
+        let size = options.size.unwrap_or(if is_datagram { 1024 } else { 4096 });
+        let (most, what) = if is_datagram {
+            (mtu.bytes(), "the active MTU")
+        } else {
+            (port.max_message_size, "the largest message")
+        };
+        ensure!(size <= most, "EINVAL: --size {size} is more than {what} of port {number}, {most}");
+        if let Some(num_qp) = shared {
+            let depth = options.rx_depth;
+            ensure!(
+                num_qp <= depth,
+                "EINVAL: --rx-depth {depth} is less than a receive for each QP, --num-qp {num_qp}"
+            );
+        }
+        Ok(Self { options, kind, shared, mtu, size: size as usize })
+    }
+
+    fn num_qp(&self) -> u32 {
+        self.shared.unwrap_or(1)
+    }
+
+    /// What a receive has room for before the message: datagrams arrive behind a global routing header.
+    fn header(&self) -> usize {
+        if self.kind == QueuePairType::UnreliableDatagram { 40 } else { 0 }
+    }
+
+    /// The addresses of an end as they are told: those of an SRQ are always as many.
+    fn told(&self, own: &[Endpoint]) -> Vec<Endpoint> {
+        let mut told = own.to_vec();
+        if self.shared.is_some() {
+            told.resize(MOST_QPS, Endpoint::default());
+        }
+        told
+    }
+
+    /// The addresses of the peer's QPs, of those that it told.
+    fn used(&self, told: &[Endpoint]) -> Result<Vec<Endpoint>> {
+        if self.shared.is_none() {
+            return Ok(told.to_vec());
+        }
+        let used: Vec<_> = told.iter().take_while(|endpoint| endpoint.qp_num != 0).copied().collect();
+        let (own, theirs) = (self.num_qp(), used.len());
+        ensure!(
+            theirs == own as usize,
+            "the peer has {theirs} QPs, this end {own}: run both with the same --num-qp"
+        );
+        Ok(used)
+    }
+}
+
+impl Command {
+    /// Options, type of QP, path MTU, number of QPs that share a receive queue.
+    fn parts(&self) -> (&Options, QueuePairType, Option<Mtu>, Option<u32>) {
+        let reliable = QueuePairType::ReliableConnection;
+        match self {
+            Self::Rc(Connected { options, mtu }) => (options, reliable, *mtu, None),
+            Self::Uc(Connected { options, mtu }) => {
+                (options, QueuePairType::UnreliableConnection, *mtu, None)
+            }
+            Self::Ud(options) => (options, QueuePairType::UnreliableDatagram, None, None),
+            Self::Srq(Shared { connected: Connected { options, mtu }, num_qp }) => {
+                (options, reliable, *mtu, Some(*num_qp))
+            }
+        }
+    }
+}
+
 /// One end of a connection, as the ends tell each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Endpoint {
     lid: u16,
     qp_num: u32,
@@ -121,8 +228,9 @@ impl std::fmt::Display for Endpoint {
 #[derive(Serialize)]
 struct Report {
     ifname: String,
-    size: u32,
+    size: usize,
     iters: u64,
+    num_qp: u32,
     events: bool,
     mtu: u32,
     gid_index: u32,
@@ -153,6 +261,92 @@ impl Report {
 }
 
 pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
-    let Command::Rc(options) = command;
-    rc::run(options, json)
+    let (options, ..) = command.parts();
+    let context = find_device(options.device.as_deref())?.open()?;
+    let attributes = context.query_port(options.ib_port)?;
+    let plan = Plan::new(command, &attributes)?;
+    // The index is looked at before anybody connects; without one, the peer's address decides.
+    if let Some(index) = options.gid_idx {
+        context.query_gid(options.ib_port, u32::from(index))?;
+    }
+    let domain = context.alloc_protection_domain()?;
+    let channel = options.events.then(|| context.create_completion_channel()).transpose()?;
+    let new_end = |role| End::new(&plan, role, &context, &domain, channel.as_ref());
+    let endpoints = |end: &End<'_>, gid: &GidEntry| -> Vec<Endpoint> {
+        let endpoint = |qp_num| Endpoint {
+            lid: attributes.lid,
+            qp_num,
+            psn: RandomState::new().hash_one(0) as u32 & 0xff_ffff,
+            gid: gid.gid,
+        };
+        end.qp_nums().map(endpoint).collect()
+    };
+
+    let (mut ends, gid) = if options.loopback {
+        let mut ends = vec![new_end(Role::Server)?, new_end(Role::Client)?];
+        let gid = options.gid(&context, IpFamily::V4)?;
+        let [server, client] = [endpoints(&ends[0], &gid), endpoints(&ends[1], &gid)];
+        announce(json, &client, &server)?;
+        ends[0].connect(&server, &client, &gid)?;
+        ends[1].connect(&client, &server, &gid)?;
+        (ends, gid)
+    } else {
+        let role = if options.host.is_some() { Role::Client } else { Role::Server };
+        let mut end = new_end(role)?;
+        let peer = match &options.host {
+            Some(host) => Peer::connect(host, options.port, options.timeout())?,
+            None => Peer::accept(options.port, options.timeout())?,
+        };
+        let gid = options.gid(&context, peer.family())?;
+        let own = endpoints(&end, &gid);
+        let told = plan.told(&own);
+        let mut connect = |others: &[Endpoint]| end.connect(&own, &plan.used(others)?, &gid);
+        let others = match role {
+            Role::Client => {
+                let others = peer.exchange_as_client(&told)?;
+                connect(&others)?;
+                others
+            }
+            Role::Server => peer.exchange_as_server(&told, connect)?,
+        };
+        announce(json, &own, &plan.used(&others)?)?;
+        (vec![end], gid)
+    };
+
+    let seconds = traffic::exchange_messages(&plan, &mut ends, channel.as_ref())?.as_secs_f64();
+    let bytes = plan.size as u64 * options.iters * 2;
+    let report = Report {
+        ifname: context.device().name().to_owned(),
+        size: plan.size,
+        iters: options.iters,
+        num_qp: plan.num_qp(),
+        events: options.events,
+        mtu: plan.mtu.bytes(),
+        gid_index: gid.index,
+        bytes,
+        seconds,
+        mbit_per_second: bytes as f64 * 8.0 / seconds / 1e6,
+        usec_per_iter: seconds * 1e6 / options.iters as f64,
+        checked: ends.iter().map(End::checked).sum(),
+    };
+    // Everything goes by the kernel's own word, so that a fault in the order of things shows.
+    ends.into_iter().try_for_each(End::destroy)?;
+    channel.map_or(Ok(()), |channel| channel.destroy().map_err(uverbs::Error::from))?;
+    domain.destroy().map_err(uverbs::Error::from)?;
+    context.close().map_err(uverbs::Error::from)?;
+    report.print(json)
+}
+
+fn announce(json: bool, own: &[Endpoint], others: &[Endpoint]) -> Result<()> {
+    if !json {
+        let mut out = std::io::stdout().lock();
+        for own in own {
+            writeln!(out, "  local address:  {own}")?;
+        }
+        for other in others {
+            writeln!(out, "  remote address: {other}")?;
+        }
+        out.flush()?;
+    }
+    Ok(())
 }
