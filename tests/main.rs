@@ -24,6 +24,7 @@ mod efa_counters;
 mod errors;
 mod events;
 mod flush;
+mod fork;
 mod lifetime;
 mod memory;
 mod multicast;
@@ -112,6 +113,7 @@ const MODULES: &[&[Case]] = &[
     runtime::CASES,
     lifetime::CASES,
     stress::CASES,
+    fork::CASES,
     cli::CASES,
     counters::CASES,
     efa::CASES,
