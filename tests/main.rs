@@ -31,6 +31,7 @@ mod multicast;
 mod paging;
 mod qp;
 mod reregister;
+mod rings;
 mod runtime;
 mod siw;
 mod soft;
@@ -114,6 +115,7 @@ const MODULES: &[&[Case]] = &[
     lifetime::CASES,
     stress::CASES,
     fork::CASES,
+    rings::CASES,
     cli::CASES,
     counters::CASES,
     efa::CASES,
