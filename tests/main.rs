@@ -27,6 +27,7 @@ mod flush;
 mod fork;
 mod lifetime;
 mod memory;
+mod mtu;
 mod multicast;
 mod paging;
 mod qp;
@@ -115,6 +116,7 @@ const MODULES: &[&[Case]] = &[
     lifetime::CASES,
     stress::CASES,
     fork::CASES,
+    mtu::CASES,
     rings::CASES,
     cli::CASES,
     counters::CASES,
