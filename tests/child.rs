@@ -47,7 +47,9 @@ pub(crate) fn run(case: &str) {
         let _ = stderr.read_to_end(&mut output);
         String::from_utf8_lossy(&output).into_owned()
     });
-    let deadline = Instant::now() + LIMIT;
+    // One may wait for the stress test, which lasts as long as it is told to.
+    let limit = LIMIT + crate::stress::duration().0;
+    let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -55,7 +57,7 @@ pub(crate) fn run(case: &str) {
         if Instant::now() > deadline {
             child.kill().unwrap();
             // A process that the kernel does not let go of would hold up the wait for it, and its output.
-            panic!("the child did not end within {LIMIT:?}");
+            panic!("the child did not end within {limit:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     };

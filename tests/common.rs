@@ -368,6 +368,11 @@ impl Holdings {
         &self.pinned
     }
 
+    /// Where threads and heaps make the number of other mappings differ.
+    pub(crate) fn but_for_mappings(self) -> Self {
+        Self { mappings: 0, ..self }
+    }
+
     pub(crate) fn device_mapping_count(&self) -> usize {
         self.device_mappings.len()
     }

@@ -1,6 +1,7 @@
 //! Completion counters, on a soft-RoCE that has them (`cargo xtask vm --device rxe-counters`), whose limits are parameters of
 //! its module.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::thread;
 
@@ -36,12 +37,24 @@ crate::cases! {
     Counting a_killed_process_gives_its_counters_back;
     Counting counters_survive_their_device;
     Part count_until_killed;
+    Shared sp_11_a_switch_set_to_zero_is_off;
 }
 
 /// Whether the device is to have counters: it says so, or whoever started the tests does.
 pub(crate) fn are_expected() -> bool {
     let has = || open().completion_counter_capabilities().is_ok();
-    std::env::var_os("UVERBS_TEST_COUNTERS").is_some() || has()
+    is_on(std::env::var_os("UVERBS_TEST_COUNTERS").as_deref()) || has()
+}
+
+/// Whether a switch in the environment is on: `0` is off, as nothing is.
+fn is_on(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+fn sp_11_a_switch_set_to_zero_is_off() {
+    for (value, on) in [(None, false), (Some(""), false), (Some("0"), false), (Some("1"), true)] {
+        assert_eq!(is_on(value.map(OsStr::new)), on, "{value:?}");
+    }
 }
 
 /// A parameter of the module, with another value for a while. One at a time: all devices have it.

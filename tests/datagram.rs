@@ -2,20 +2,30 @@
 
 use nix::errno::Errno;
 use uverbs::{
-    AccessFlags, AddressVector, Destination, ModifyQueuePair, PostReason, QueuePairCapabilities,
-    QueuePairInit, ReceiveRequest, RemoteMemory, SendRequest,
+    AccessFlags, AddressVector, Destination, ModifyQueuePair, PostReason, ProtectionDomain, QueuePair,
+    QueuePairCapabilities, QueuePairInit, ReceiveRequest, RemoteMemory, SendRequest,
 };
 
 use crate::common::{DEADLINE, PORT, open, own_gid, poll_for, poll_for_none, refused, succeeded};
 
 crate::cases! {
     Shared datagrams_arrive_behind_their_header;
+    Shared sp_3_datagrams_through_a_shared_receive_queue;
     Shared only_datagrams_have_destinations;
     Shared no_neighbour_no_address_handle;
 }
 
 const QKEY: u32 = 0x1234;
 const HEADER: usize = 40;
+
+/// A QP that sends and receives.
+fn ready(domain: &ProtectionDomain, init: &QueuePairInit<'_>) -> QueuePair {
+    let mut qp = domain.create_queue_pair(init).unwrap();
+    qp.modify(&ModifyQueuePair::datagram_init(PORT, QKEY)).unwrap();
+    qp.modify(&ModifyQueuePair::datagram_ready_to_receive()).unwrap();
+    qp.modify(&ModifyQueuePair::datagram_ready_to_send(0)).unwrap();
+    qp
+}
 
 fn datagrams_arrive_behind_their_header() {
     let context = open();
@@ -30,14 +40,8 @@ fn datagrams_arrive_behind_their_header() {
         max_inline_data: 32,
         ..QueuePairCapabilities::default()
     };
-    let mut qps = [(); 2].map(|()| {
-        let init = QueuePairInit { capabilities, ..QueuePairInit::unreliable_datagram(&cq) };
-        let mut qp = domain.create_queue_pair(&init).unwrap();
-        qp.modify(&ModifyQueuePair::datagram_init(PORT, QKEY)).unwrap();
-        qp.modify(&ModifyQueuePair::datagram_ready_to_receive()).unwrap();
-        qp.modify(&ModifyQueuePair::datagram_ready_to_send(0)).unwrap();
-        qp
-    });
+    let mut qps = [(); 2]
+        .map(|()| ready(&domain, &QueuePairInit { capabilities, ..QueuePairInit::unreliable_datagram(&cq) }));
     let mut region = domain.allocate(4096, AccessFlags::LOCAL_WRITE).unwrap();
     region.write(0, b"from a region");
     let [sender, receiver] = &mut qps;
@@ -66,6 +70,36 @@ fn datagrams_arrive_behind_their_header() {
     sender.post_send_list(&[request]).unwrap();
     poll_for_none(&mut cq);
     address.destroy().unwrap();
+}
+
+fn sp_3_datagrams_through_a_shared_receive_queue() {
+    let context = open();
+    let domain = context.alloc_protection_domain().unwrap();
+    let gid = own_gid(&context);
+    let vector = AddressVector::global(PORT, gid.gid, gid.index as u8);
+    let address = domain.create_address_handle(&vector).unwrap();
+    let mut cq = context.create_completion_queue(16, None, 0).unwrap();
+    let mut srq = domain.create_shared_receive_queue(8, 1).unwrap();
+    let capabilities = QueuePairCapabilities { max_inline_data: 32, ..QueuePairCapabilities::default() };
+    let init = QueuePairInit { capabilities, ..QueuePairInit::unreliable_datagram(&cq) };
+    let shared = QueuePairInit { shared_receive_queue: Some(&srq), ..init };
+    let mut senders = [(); 2].map(|()| ready(&domain, &init));
+    let receivers = [(); 2].map(|()| ready(&domain, &shared));
+    let memory = domain.allocate(4096, AccessFlags::LOCAL_WRITE).unwrap();
+    for (number, (from, into)) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
+        srq.post_receive(&[ReceiveRequest::new(number as u64, &[memory.sge(0..1000)])]).unwrap();
+        let to = Destination { address: &address, qp_num: receivers[into].qp_num(), qkey: QKEY };
+        let request = SendRequest::send_inline(9, &[b"shared"]).immediate(number as u32);
+        senders[from].post_send_list(&[request.to(to)]).unwrap();
+        let arrived = poll_for(&mut cq, 1)[0];
+        let success = arrived.success().unwrap();
+        assert_eq!((arrived.wr_id(), arrived.qp_num()), (number as u64, receivers[into].qp_num()));
+        assert_eq!((success.source_qp(), success.has_global_route()), (senders[from].qp_num(), true));
+        assert_eq!((success.byte_len() as usize, success.immediate()), (HEADER + 6, Some(number as u32)));
+        let mut bytes = [0; 6];
+        memory.read(HEADER, &mut bytes);
+        assert_eq!(&bytes, b"shared");
+    }
 }
 
 fn only_datagrams_have_destinations() {

@@ -1,6 +1,7 @@
 //! Discovery: which devices there are, what is known of them, and what is said about those that cannot be opened.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use seccompiler::{
 use uverbs::{Device, ErrorKind, IpFamily, NodeType, PortState};
 use uverbs_ioctl::netlink::Socket;
 
+use crate::child::Process;
 use crate::common::{PORT, Setup, device, device_name, own_gid, read_trimmed, refused, sysfs, wait_until};
 use crate::soft::{SoftDevice, ip, port_state};
 
@@ -35,6 +37,8 @@ crate::cases! {
     Shared a_node_whose_mode_changes_stays_the_same;
     Shared vb_27_a_renamed_device_keeps_working;
     Shared vb_27_names_swapped_after_listing;
+    Shared vb_29_the_driver_counts_and_not_the_name;
+    Part work_quietly;
     Shared vb_32_a_port_with_a_link_local_gid_only;
     Shared a_port_that_is_down_is_told;
 }
@@ -262,6 +266,34 @@ fn vb_27_names_swapped_after_listing() {
     ip(&["link", "del", &other]);
     assert_eq!(opened.node_guid, listed.guid());
     assert_ne!(opened.node_guid, other_guid);
+}
+
+/// Named as another driver's devices are. Nothing is printed.
+fn vb_29_the_driver_counts_and_not_the_name() {
+    let mut soft = SoftDevice::new();
+    soft.rename("mlx5_7");
+    let found = soft.device();
+    assert_eq!((found.driver(), found.provider()), (Some("rxe"), Some("rxe")));
+    let mut quiet = Process::start("device::work_quietly", &[("UVERBS_TEST_DEVICE", "mlx5_7")]);
+    wait_until("the end of the other process", || quiet.0.try_wait().unwrap().is_some());
+    let mut output = String::new();
+    quiet.0.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert_eq!(output, "");
+    assert!(quiet.0.wait().unwrap().success());
+}
+
+fn work_quietly() {
+    // Whoever started this reads both.
+    rustix::stdio::dup2_stderr(rustix::stdio::stdout()).unwrap();
+    for netlink in [true, false] {
+        if !netlink {
+            refuse_netlink();
+        }
+        assert!(names().contains(&device_name()));
+        let context = device().open().unwrap();
+        assert_eq!((context.provider(), context.device().index().is_some()), ("rxe", netlink));
+        Setup::default().pair_in(&context).works();
+    }
 }
 
 fn vb_32_a_port_with_a_link_local_gid_only() {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -14,7 +15,7 @@ use crate::common::{open, pattern, poll_for, refused, succeeded};
 use crate::efa::{srd, to};
 
 crate::cases! {
-    Shared soft_roce_registers_no_dma_buf;
+    Shared vb_22_soft_roce_registers_no_dma_buf;
     Efa a_dma_buf_is_registered;
     Efa what_is_no_part_of_a_dma_buf_is_refused;
 }
@@ -64,12 +65,16 @@ impl DmaBuf {
 const ALL: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
 
-fn soft_roce_registers_no_dma_buf() {
+fn vb_22_soft_roce_registers_no_dma_buf() {
     let domain = open().alloc_protection_domain().unwrap();
     // No driver looks at the file before it knows that it can.
     let file = File::open("/dev/null").unwrap();
     let registered = domain.register_dma_buf(file.as_fd(), 0..4096, 0, ALL);
     refused(registered, Errno::EOPNOTSUPP, &["reg_dmabuf_mr", "cannot register dma-bufs"]);
+    // So that a program can do without: the file is as it was, and memory registers by its address.
+    assert!(file.metadata().unwrap().file_type().is_char_device());
+    domain.allocate(4096, ALL).unwrap().destroy().unwrap();
+    domain.destroy().unwrap();
 }
 
 fn a_dma_buf_is_registered() {

@@ -4,6 +4,7 @@
 //! On an EFA device, only tests of EFA run: those for the model as it is, or as `UVERBS_TEST_EFA` says that it was configured
 //! (`few`, `mute`). On a siw device, those of [`siw`] run and no others.
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
+//! `UVERBS_TEST_STRESS` says how long the test in [`stress`] lasts, in seconds.
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
 
@@ -23,16 +24,20 @@ mod efa_counters;
 mod errors;
 mod events;
 mod flush;
+mod fork;
 mod lifetime;
 mod memory;
+mod mtu;
 mod multicast;
 mod paging;
 mod qp;
 mod reregister;
+mod rings;
 mod runtime;
 mod siw;
 mod soft;
 mod srq;
+mod stress;
 mod traffic;
 mod unreliable;
 mod windows;
@@ -109,6 +114,10 @@ const MODULES: &[&[Case]] = &[
     events::CASES,
     runtime::CASES,
     lifetime::CASES,
+    stress::CASES,
+    fork::CASES,
+    mtu::CASES,
+    rings::CASES,
     cli::CASES,
     counters::CASES,
     efa::CASES,

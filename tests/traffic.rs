@@ -11,7 +11,7 @@ use crate::common::{
 
 crate::cases! {
     Shared messages_of_every_size;
-    Shared immediate_data_arrives_in_host_order;
+    Shared sp_1_immediate_data_arrives_in_host_order;
     Shared vb_08_pieces_are_gathered_and_scattered;
     Shared vb_08_inline_pieces;
     Shared vb_08_what_does_not_fit_inline_posts_nothing;
@@ -51,7 +51,7 @@ fn messages_of_every_size() {
     pair.works();
 }
 
-fn immediate_data_arrives_in_host_order() {
+fn sp_1_immediate_data_arrives_in_host_order() {
     let Pair { mut a, mut b } = pair();
     b.receive_nothing(0..2);
     let list = [

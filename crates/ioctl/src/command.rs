@@ -287,6 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn sp_7_values_of_no_bytes_and_as_many_attributes_as_fit() {
+        let transport = recorder();
+        let (nothing, none, mut driver): ([u8; 0], [u32; 0], ()) = ([], [], ());
+        let mut command = Command::new(3, 0);
+        command.input(0, &nothing).handles(1, &none).driver_input(&()).driver_output(&mut driver);
+        issue(&mut command, &transport).unwrap();
+        // No pointer where there is nothing to read, and no attribute for a driver that is given nothing.
+        let seen: Vec<_> = transport.0.lock().unwrap().iter().map(|a| (a.attr_id, a.len, a.data)).collect();
+        assert_eq!(seen, [(0, 0, 0), (1, 0, 0)]);
+
+        let mut command = Command::new(3, 0);
+        (0..MAX_ATTRIBUTES).for_each(|id| _ = command.constant(id as u16, id as u64));
+        issue(&mut command, &transport).unwrap();
+        let seen: Vec<_> = transport.0.lock().unwrap().iter().map(|a| a.data).collect();
+        assert!(seen.into_iter().eq(0..MAX_ATTRIBUTES as u64));
+        assert_eq!(issue(command.constant(99, 0), &transport), Err(Errno::E2BIG));
+    }
+
+    #[test]
     fn outputs_are_pointers_however_small() {
         let transport = recorder();
         let mut byte = 0_u8;

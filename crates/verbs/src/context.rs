@@ -18,7 +18,7 @@ use crate::error::{DestroyError, Error, Result};
 use crate::events::{AsyncEvents, AsyncFile};
 use crate::failure::Failures;
 use crate::pd::ProtectionDomain;
-use crate::provider::{self, ContextOps, Provider};
+use crate::provider::{ContextOps, Provider};
 
 /// An open device, `struct ibv_context`. Copies are of the same open device.
 #[derive(Clone)]
@@ -85,10 +85,7 @@ impl ContextInner {
 impl Context {
     pub(crate) fn new(device: Device, transport: Box<dyn Transport>) -> Result<Self> {
         const VERB: &str = "open_device";
-        let driver_id = transport.driver_id();
-        let provider = provider::by_driver_id(driver_id).ok_or_else(|| {
-            Error::with(VERB, Errno::EOPNOTSUPP, provider::none_for(device.name(), driver_id))
-        })?;
+        let provider = device.provider_for(transport.driver_id())?;
         let too_old = |errno| {
             let detail = (errno == Errno::EPROTONOSUPPORT).then(|| {
                 "this kernel lacks ioctl methods that uverbs needs (Linux 5.10 or later)".to_owned()

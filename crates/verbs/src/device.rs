@@ -10,7 +10,7 @@ use uverbs_ioctl::{Errno, KernelDevice, netlink};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::provider;
+use crate::provider::{self, Provider};
 
 /// An RDMA device, `struct ibv_device`. It is a name and a place to open, not an open file; copies are cheap.
 #[derive(Clone)]
@@ -110,22 +110,22 @@ impl Device {
                 ),
             ));
         }
-        if let Some(id) = self.0.driver_id {
-            let provider = provider::by_driver_id(id)
-                .ok_or_else(|| Error::with(VERB, Errno::EOPNOTSUPP, provider::none_for(name, id)))?;
-            let abi = self.0.abi_version;
-            if !provider.abi_versions().contains(&abi) {
-                return Err(Error::with(
-                    VERB,
-                    Errno::EOPNOTSUPP,
-                    format!(
-                        "{name} speaks version {abi} of the user ABI of {}, which this crate does not",
-                        provider.name()
-                    ),
-                ));
-            }
+        self.0.driver_id.map_or(Ok(()), |id| self.provider_for(id).map(|_| ()))
+    }
+
+    /// The provider for the driver that it turns out to have, if there is one and it speaks the driver's user ABI.
+    pub(crate) fn provider_for(&self, driver_id: u32) -> Result<&'static dyn Provider> {
+        let (name, abi) = (self.name(), self.0.abi_version);
+        let refused = |detail| Error::with("open_device", Errno::EOPNOTSUPP, detail);
+        let provider =
+            provider::by_driver_id(driver_id).ok_or_else(|| refused(provider::none_for(name, driver_id)))?;
+        if !provider.abi_versions().contains(&abi) {
+            return Err(refused(format!(
+                "{name} speaks version {abi} of the user ABI of {}, which this crate does not",
+                provider.name()
+            )));
         }
-        Ok(())
+        Ok(provider)
     }
 
     /// Opens the device, `ibv_open_device`.
@@ -247,5 +247,61 @@ impl fmt::Debug for Device {
             .field("name", &self.name())
             .field("node", &self.0.node)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn device(driver_id: Option<u32>, abi_version: u32) -> Device {
+        Device(Arc::new(DeviceInfo {
+            // As a device of another driver would be called.
+            device: netlink::Device { name: "mlx5_7".to_owned(), ..Default::default() },
+            has_index: true,
+            driver_id,
+            abi_version,
+            node: "/dev/infiniband/uverbs9".into(),
+            stamp: Err(Errno::ENOENT),
+            found_at: Instant::now(),
+        }))
+    }
+
+    #[test]
+    fn vb_29_the_provider_is_that_of_the_driver_and_its_version() {
+        const RXE: u32 = 14;
+        // Version 1 has another layout where pointers have 32 bits.
+        let spoken = if cfg!(target_pointer_width = "64") {
+            [false, true, true, false]
+        } else {
+            [false, false, true, false]
+        };
+        for (abi, spoken) in (0..).zip(spoken) {
+            // Whether the driver was known when the device was found, or only once it was open.
+            for known in [Some(RXE), None] {
+                let device = device(known, abi);
+                match device.provider_for(RXE) {
+                    Ok(provider) => assert!(spoken && provider.name() == "rxe", "version {abi}"),
+                    Err(error) => {
+                        assert!(!spoken, "version {abi}: {error}");
+                        assert_eq!(error.errno(), Errno::EOPNOTSUPP as i32);
+                        let text = error.to_string();
+                        assert!(
+                            text.contains(&format!("mlx5_7 speaks version {abi} of the user ABI of rxe")),
+                            "{text}"
+                        );
+                    }
+                }
+            }
+        }
+        for (id, driver) in [(1, "mlx5"), (4711, "number 4711")] {
+            let Err(error) = device(Some(id), 1).provider_for(id) else { panic!("a provider for {driver}") };
+            let text = error.to_string();
+            assert!(text.contains(&format!("no provider for {driver}, the driver of mlx5_7")), "{text}");
+        }
+        assert_eq!(device(Some(RXE), 2).provider(), Some("rxe"));
+        assert_eq!(device(Some(1), 2).provider(), None);
     }
 }

@@ -4,6 +4,8 @@ mod abi;
 mod apt;
 mod cache;
 mod efa;
+#[cfg(test)]
+mod faults;
 mod host;
 mod initramfs;
 mod interop;

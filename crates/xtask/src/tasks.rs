@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::apt::{self, Release};
 use crate::cache::Cache;
@@ -139,9 +139,16 @@ fn verdict(error: Option<&anyhow::Error>) -> &'static str {
 }
 
 fn integration(kernel: Line) -> Result<()> {
+    const STRESS: &str = "UVERBS_TEST_STRESS";
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(kernel, host::cargo_executable(&build)?, "integration");
     vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
+    if let Ok(stress) = std::env::var(STRESS) {
+        let seconds = stress.split(':').next().unwrap_or_default();
+        vm.timeout +=
+            seconds.parse::<u64>().with_context(|| format!("{STRESS}={stress}: not a number of seconds"))?;
+        vm.environment.push((STRESS, stress));
+    }
     let status = patiently(&vm)?;
     ensure!(status == 0, "the tests ended with status {status}");
     Ok(())

@@ -454,6 +454,7 @@ fn names(mask: Mask) -> String {
 mod tests {
     use super::*;
     use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
+    use zerocopy::IntoBytes;
 
     const RC: QueuePairType = QueuePairType::ReliableConnection;
 
@@ -527,13 +528,48 @@ mod tests {
         assert_eq!(text, "RTS to INIT is no transition; from RTS it goes to RESET, RTS, SQD, ERR");
     }
 
+    /// Each attribute by itself: the kernel is given that one, its bit, and zeros.
     #[test]
-    fn fields_not_selected_are_zero() {
-        let request = ModifyQueuePair::to(Error).request(3);
-        assert_eq!(
-            (request.qp_handle, request.attr_mask, request.qp_state),
-            (3, Mask::STATE.bits(), QueuePairState::Error as u8)
-        );
-        assert_eq!((request.sq_psn, request.port_num, request.path_mtu), (0, 0, 0));
+    fn vb_35_fields_not_selected_are_zero() {
+        let zero = ModifyQp { qp_handle: 3, ..Default::default() };
+        let none = ModifyQueuePair::default();
+        assert_eq!(none.request(3).as_bytes(), zero.as_bytes());
+        let address = AddressVector::global(4, Gid([9; 16]), 5);
+        let access = AccessFlags::REMOTE_READ;
+        macro_rules! alone {
+            ($attribute:ident: $value:expr, $bit:ident, $field:ident: $number:expr) => {
+                let request = ModifyQueuePair { $attribute: Some($value), ..none }.request(3);
+                let expected = ModifyQp { attr_mask: Mask::$bit.bits(), $field: $number, ..zero };
+                assert_eq!(request.as_bytes(), expected.as_bytes(), stringify!($attribute));
+            };
+        }
+        alone!(state: Error, STATE, qp_state: Error as u8);
+        alone!(current_state: ReadyToSend, CUR_STATE, cur_qp_state: ReadyToSend as u8);
+        alone!(sqd_notify: true, EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify: 1);
+        alone!(access_flags: access, ACCESS_FLAGS, qp_access_flags: access.bits());
+        alone!(pkey_index: 0xffff, PKEY_INDEX, pkey_index: 0xffff);
+        alone!(port: 0xff, PORT, port_num: 0xff);
+        alone!(qkey: u32::MAX, QKEY, qkey: u32::MAX);
+        alone!(address: address, AV, dest: address.dest());
+        alone!(path_mtu: Mtu::Bytes4096, PATH_MTU, path_mtu: 5);
+        alone!(timeout: 0xff, TIMEOUT, timeout: 0xff);
+        alone!(retry_count: 0xff, RETRY_CNT, retry_cnt: 0xff);
+        alone!(rnr_retry: 0xff, RNR_RETRY, rnr_retry: 0xff);
+        alone!(rq_psn: u32::MAX, RQ_PSN, rq_psn: u32::MAX);
+        alone!(max_rd_atomic: 0xff, MAX_QP_RD_ATOMIC, max_rd_atomic: 0xff);
+        alone!(min_rnr_timer: 0xff, MIN_RNR_TIMER, min_rnr_timer: 0xff);
+        alone!(sq_psn: u32::MAX, SQ_PSN, sq_psn: u32::MAX);
+        alone!(max_dest_rd_atomic: 0xff, MAX_DEST_RD_ATOMIC, max_dest_rd_atomic: 0xff);
+        alone!(dest_qp_num: u32::MAX, DEST_QPN, dest_qp_num: u32::MAX);
+        // Without a global route nothing of it is there, not even its index.
+        let plain = AddressVector { port: 4, dlid: 7, ..AddressVector::default() };
+        let expected = QpDest { port_num: 4, dlid: 7, ..Default::default() };
+        assert_eq!(plain.dest().as_bytes(), expected.as_bytes());
+    }
+
+    #[test]
+    fn sp_4_routers_may_forward() {
+        let address = AddressVector::global(1, Gid::default(), 1);
+        assert_eq!((address.dest().hop_limit, address.attributes().grh.hop_limit), (64, 64));
     }
 }

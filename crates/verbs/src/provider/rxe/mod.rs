@@ -3,6 +3,8 @@
 mod queues;
 mod receives;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn no_index_leads_out_of_the_mapping() {
+    fn vb_38_no_index_leads_out_of_the_mapping() {
         let shared = shared(4, 6, HEADER + 256).unwrap();
         shared.producer().store(u32::MAX, Ordering::Relaxed);
         shared.consumer().store(0x8000_0001, Ordering::Relaxed);
@@ -465,12 +465,12 @@ mod model {
     }
 
     #[test]
-    fn elements_are_whole_when_they_are_seen() {
+    fn vb_38_elements_are_whole_when_they_are_seen() {
         check(None);
     }
 
     #[test]
-    fn elements_are_whole_in_a_ring_that_is_mapped_anew() {
+    fn vb_38_elements_are_whole_in_a_ring_that_is_mapped_anew() {
         check(Some(3));
     }
 }
