@@ -158,6 +158,16 @@ fn info_shows_device_and_port() {
     let json = succeeds(&["info", "-d", &name, "-v", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["max_cqe"], 32767);
+    assert_eq!(json[0]["atomic_cap"], "ATOMIC_HCA");
+    assert_eq!(json[0]["transport"], "InfiniBand");
+    let attributes = device().open().unwrap().query_device().unwrap();
+    assert_eq!(json[0]["device_cap_flags"], attributes.device_cap_flags as u32);
+    assert_eq!(json[0]["device_cap_flags_ex"], attributes.device_cap_flags);
+    assert!(json[0]["device_cap_flags_names"].as_array().unwrap().contains(&"SRQ_RESIZE".into()));
+    assert_eq!(json[0]["uc_odp_caps"], serde_json::json!([]));
+    let can_page = attributes.odp_transport_caps[0] != 0;
+    let caps = json[0]["rc_odp_caps"].as_array().unwrap();
+    assert_eq!(caps.contains(&"SUPPORT_SRQ".into()), can_page, "{caps:?}");
     assert_eq!(json[0]["ports"][0]["active_mtu"], 1024);
     assert_eq!(json[0]["ports"][0]["gids"][1]["type"], "RoCE v2");
     fails(&["info", "-d", &name, "-i", "3"], &["port 3", "1 to 1"]);

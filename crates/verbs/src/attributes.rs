@@ -35,15 +35,23 @@ pub struct DeviceAttributes {
     pub max_mr: u32,
     pub max_pd: u32,
     pub max_qp_rd_atom: u32,
+    pub max_ee_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
+    pub max_ee_init_rd_atom: u32,
     /// `enum ibv_atomic_cap`: 0 none, 1 within the device, 2 with the host too.
     pub atomic_cap: u32,
+    pub max_ee: u32,
+    pub max_rdd: u32,
     pub max_mw: u32,
+    pub max_raw_ipv6_qp: u32,
+    pub max_raw_ethy_qp: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
     pub max_total_mcast_qp_attach: u32,
     pub max_ah: u32,
+    pub max_fmr: u32,
+    pub max_map_per_fmr: u32,
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
@@ -53,12 +61,22 @@ pub struct DeviceAttributes {
     pub physical_ports: u8,
     /// `struct ibv_odp_caps`: zeros if the device cannot page on demand.
     pub odp_general_caps: u64,
-    /// What of RC, UC and UD can use on-demand paging.
-    pub odp_transport_caps: [u32; 3],
+    /// What of RC, UC, UD and XRC can use on-demand paging, `enum ibv_odp_transport_cap_bits`.
+    pub odp_transport_caps: [u32; 4],
     /// Valid bits of completion timestamps; zero if there are none.
     pub completion_timestamp_mask: u64,
     /// Frequency of completion timestamps in kHz.
     pub hca_core_clock: u64,
+    /// `enum ibv_raw_packet_caps`.
+    pub raw_packet_caps: u32,
+    /// Work queues for receive side scaling.
+    pub max_wq_type_rq: u32,
+    /// Tables of receive side scaling, and entries of one.
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    /// Completions to gather before an event, and µs to wait for them; zeros if a CQ cannot.
+    pub max_cq_moderation_count: u16,
+    pub max_cq_moderation_period: u16,
     /// Bytes of device memory.
     pub max_dm_size: u64,
 }
@@ -84,14 +102,22 @@ impl DeviceAttributes {
             max_mr: base.max_mr,
             max_pd: base.max_pd,
             max_qp_rd_atom: base.max_qp_rd_atom,
+            max_ee_rd_atom: base.max_ee_rd_atom,
             max_res_rd_atom: base.max_res_rd_atom,
             max_qp_init_rd_atom: base.max_qp_init_rd_atom,
+            max_ee_init_rd_atom: base.max_ee_init_rd_atom,
             atomic_cap: base.atomic_cap,
+            max_ee: base.max_ee,
+            max_rdd: base.max_rdd,
             max_mw: base.max_mw,
+            max_raw_ipv6_qp: base.max_raw_ipv6_qp,
+            max_raw_ethy_qp: base.max_raw_ethy_qp,
             max_mcast_grp: base.max_mcast_grp,
             max_mcast_qp_attach: base.max_mcast_qp_attach,
             max_total_mcast_qp_attach: base.max_total_mcast_qp_attach,
             max_ah: base.max_ah,
+            max_fmr: base.max_fmr,
+            max_map_per_fmr: base.max_map_per_fmr,
             max_srq: base.max_srq,
             max_srq_wr: base.max_srq_wr,
             max_srq_sge: base.max_srq_sge,
@@ -103,11 +129,18 @@ impl DeviceAttributes {
         // Fields that an older kernel does not know stay zero in the response.
         if let Some(extended) = extended {
             this.device_cap_flags |= extended.device_cap_flags_ex;
-            this.odp_general_caps = extended.odp_caps.general_caps;
+            let odp = &extended.odp_caps;
+            this.odp_general_caps = odp.general_caps;
             this.odp_transport_caps =
-                [extended.odp_caps.rc_odp_caps, extended.odp_caps.uc_odp_caps, extended.odp_caps.ud_odp_caps];
+                [odp.rc_odp_caps, odp.uc_odp_caps, odp.ud_odp_caps, extended.xrc_odp_caps];
             this.completion_timestamp_mask = extended.timestamp_mask;
             this.hca_core_clock = extended.hca_core_clock;
+            this.raw_packet_caps = extended.raw_packet_caps;
+            this.max_wq_type_rq = extended.max_wq_type_rq;
+            this.max_rwq_indirection_tables = extended.rss_caps.max_rwq_indirection_tables;
+            this.max_rwq_indirection_table_size = extended.rss_caps.max_rwq_indirection_table_size;
+            this.max_cq_moderation_count = extended.cq_moderation_caps.max_cq_moderation_count;
+            this.max_cq_moderation_period = extended.cq_moderation_caps.max_cq_moderation_period;
             this.max_dm_size = extended.max_dm_size;
         }
         this
