@@ -126,7 +126,7 @@ fn vb_01_wait_sees_what_came_before_arming() {
         succeeded(&poll_for(&mut a.cq, 1));
         let start = Instant::now();
         assert_eq!(succeeded(b.cq.wait(&mut completions, Some(DEADLINE)).unwrap()), [wr_id]);
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < DEADLINE / 2, "{:?}", start.elapsed());
     }
 }
 
@@ -245,7 +245,7 @@ fn vb_02_events_of_several_cqs_on_one_channel() {
         events.retain(|event| event.queue_id() != id);
         cq.destroy().unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
     channel.destroy().unwrap();
 }
 

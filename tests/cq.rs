@@ -218,7 +218,7 @@ fn wait_returns_nothing_at_its_deadline() {
         let start = Instant::now();
         assert!(a.cq.wait(&mut completions, Some(timeout)).unwrap().is_empty());
         let took = start.elapsed();
-        assert!(took >= timeout && took < timeout + DEADLINE / 5, "{timeout:?} took {took:?}");
+        assert!(took >= timeout && took < timeout + DEADLINE, "{timeout:?} took {took:?}");
     }
     let start = Instant::now();
     assert!(a.channel().wait(Some(MOMENT)).unwrap().is_none());

@@ -17,7 +17,7 @@ crate::cases! {
     Shared ranges_outside_of_a_region_are_refused;
     Shared all_kinds_of_memory_register;
     Shared register_errors_are_explained;
-    Shared memory_that_cannot_be_accessed_is_refused;
+    Alone memory_that_cannot_be_accessed_is_refused;
     Alone vb_20_the_locked_memory_limit_is_named;
     Shared a_domain_with_a_region_is_busy;
     Alone nothing_stays_pinned_or_mapped;

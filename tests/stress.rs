@@ -669,15 +669,13 @@ fn tear_down(context: Context, mut workers: Vec<Worker>, common: &Common) {
         }
     }
     let mut objects: Vec<Box<dyn Any + Send>> = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
     let events = context.async_events();
     let event = events.wait(Some(PATIENCE)).unwrap().expect("the event of an SRQ's limit");
     objects.push(Box::new(event));
     objects.push(Box::new(events));
     objects.push(Box::new(context));
     for worker in workers {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if let Some(event) = worker.channel.wait(Some(left.min(Duration::from_millis(20)))).unwrap() {
+        if let Some(event) = worker.channel.wait(Some(Duration::from_millis(20))).unwrap() {
             objects.push(Box::new(event));
         }
         let Worker { links, cqs, channel, srq, memory, .. } = worker;
