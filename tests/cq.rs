@@ -23,6 +23,7 @@ crate::cases! {
     Shared polling_takes_what_fits_in_order;
     Shared vb_06_completions_are_taken_one_after_the_other;
     Shared vb_06_two_threads_take_from_one_queue;
+    Shared looking_for_long_overruns_nothing;
     Shared solicited_arming_ignores_other_messages;
     Shared wait_returns_nothing_at_its_deadline;
     Shared wait_returns_what_comes_later;
@@ -186,6 +187,24 @@ fn vb_06_two_threads_take_from_one_queue() {
         });
     });
     assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+}
+
+fn looking_for_long_overruns_nothing() {
+    let small = Setup { entries: 15, ..Setup::default() };
+    let Pair { mut a, b } = small.pair();
+    let (mut receiver, mut queue) = (b.qp, b.cq);
+    let rounds = 5 * u64::from(queue.entries());
+    let mut completions = queue.completions();
+    for wr_id in 0..rounds {
+        receiver.post_receive(&[ReceiveRequest::new(wr_id, &[])]).unwrap();
+        a.send_nothing(wr_id).unwrap();
+        let mut seen = None;
+        wait_until("the message", || {
+            seen = completions.next().map(|completion| completion.success().map(|_| completion.wr_id()));
+            seen.is_some()
+        });
+        assert_eq!(seen, Some(Ok(wr_id)));
+    }
 }
 
 fn solicited_arming_ignores_other_messages() {

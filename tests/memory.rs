@@ -17,6 +17,7 @@ crate::cases! {
     Shared ranges_outside_of_a_region_are_refused;
     Shared all_kinds_of_memory_register;
     Shared register_errors_are_explained;
+    Shared memory_lent_to_be_read_is_not_written;
     Alone memory_that_cannot_be_accessed_is_refused;
     Alone vb_20_the_locked_memory_limit_is_named;
     Shared a_domain_with_a_region_is_busy;
@@ -104,6 +105,24 @@ fn all_kinds_of_memory_register() {
     refused(Memory::anonymous(0), Errno::EINVAL, &["zero"]);
     refused(domain.allocate(0, ALL), Errno::EINVAL, &["zero"]);
     refused(Memory::anonymous(1 << 50), Errno::ENOMEM, &["1125899906842624 bytes"]);
+}
+
+fn memory_lent_to_be_read_is_not_written() {
+    let domain = open().alloc_protection_domain().unwrap();
+    // The kernel wants to be able to write what windows may be bound to.
+    let mut lent = MmapMut::map_anon(8192).unwrap();
+    let start = lent.as_mut_ptr();
+    for access in [AccessFlags::empty(), AccessFlags::REMOTE_READ | AccessFlags::MW_BIND] {
+        // SAFETY: it stays mapped until the end of the test, and nothing writes it.
+        let mut region = unsafe { domain.register_raw(start, 4096, access) }.unwrap();
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.write(0, &[1])));
+        assert!(written.is_err());
+        let writable = region.reregister(None, Some(AccessFlags::LOCAL_WRITE));
+        refused(writable, Errno::EACCES, &["registered without"]);
+    }
+    // SAFETY: as above.
+    let paged = unsafe { domain.register_raw(start.wrapping_add(100), 1000, AccessFlags::ON_DEMAND) };
+    refused(paged, Errno::EINVAL, &["middle of a page"]);
 }
 
 fn register_errors_are_explained() {

@@ -1,5 +1,6 @@
 //! Completions and events on tokio.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use futures_core::Stream;
 use nix::errno::Errno;
 use tokio::time::{sleep, timeout};
 use uverbs::tokio::{CompletionStream, EventStream};
-use uverbs::{AsyncEventElement, AsyncEventType, ReceiveRequest, SendRequest, WorkCompletion};
+use uverbs::{AsyncEventElement, AsyncEventType, ErrorKind, ReceiveRequest, SendRequest, WorkCompletion};
 
 use crate::common::{DEADLINE, End, MOMENT, Pair, Setup, open, refused, succeeded};
 use crate::soft::{SoftDevice, ip};
@@ -20,6 +21,9 @@ crate::cases! {
     Shared a_stream_gives_completions_one_by_one;
     Shared tasks_wait_for_queues_of_their_own;
     Shared a_stream_needs_a_channel_of_its_own;
+    Shared a_channel_given_to_others_ends_the_wait;
+    Shared a_busy_queue_leaves_others_their_turn;
+    Unplugging a_task_hears_that_the_device_is_gone;
     Unplugging events_of_ports_and_the_end_of_a_device;
 }
 
@@ -140,12 +144,80 @@ fn a_stream_needs_a_channel_of_its_own() {
     run(async {
         let context = open();
         let without = context.create_completion_queue(4, None, 0).unwrap();
+        let refused_queue = CompletionStream::new(without).unwrap_err();
+        // It comes back.
+        assert!(refused_queue.into_inner().poll(&mut [WorkCompletion::default()]).is_empty());
+        let without = context.create_completion_queue(4, None, 0).unwrap();
         refused(CompletionStream::new(without), Errno::EINVAL, &["no completion channel"]);
         let channel = context.create_completion_channel().unwrap();
         let [one, other] = [(); 2].map(|()| context.create_completion_queue(4, Some(&channel), 0).unwrap());
         refused(CompletionStream::new(one), Errno::EINVAL, &["2 CQs share the channel"]);
         CompletionStream::new(other).unwrap();
     });
+}
+
+fn a_channel_given_to_others_ends_the_wait() {
+    run(async {
+        let context = open();
+        let channel = context.create_completion_channel().unwrap();
+        let cq = context.create_completion_queue(4, Some(&channel), 0).unwrap();
+        let mut stream = CompletionStream::new(cq).unwrap();
+        let mut room = [WorkCompletion::default()];
+        assert!(timeout(MOMENT, stream.wait(&mut room)).await.is_err());
+        let other = context.create_completion_queue(4, Some(&channel), 0).unwrap();
+        refused(stream.wait(&mut room).await, Errno::EINVAL, &["2 CQs share the channel"]);
+        drop(other);
+        assert!(timeout(MOMENT, stream.wait(&mut room)).await.is_err());
+    });
+}
+
+fn a_busy_queue_leaves_others_their_turn() {
+    run(async {
+        let Pair { mut a, b } = events();
+        let End { mut qp, cq, .. } = b;
+        let mut stream = CompletionStream::new(cq).unwrap();
+        let others = Cell::new(0_u32);
+        // Completions are always there before they are waited for.
+        let busy = async {
+            for number in (0..).step_by(8) {
+                if others.get() == 10 {
+                    break;
+                }
+                assert!(number < 4000, "nobody else has had a turn");
+                for wr_id in number..number + 8 {
+                    qp.post_receive(&[ReceiveRequest::new(wr_id, &[])]).unwrap();
+                    a.send_nothing(wr_id).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                take(&mut stream, number..number + 8).await;
+            }
+        };
+        let other = async {
+            while others.get() < 10 {
+                others.set(others.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(busy, other);
+    });
+}
+
+fn a_task_hears_that_the_device_is_gone() {
+    let soft = SoftDevice::new();
+    run(async {
+        let context = soft.device().open().unwrap();
+        let channel = context.create_completion_channel().unwrap();
+        let cq = context.create_completion_queue(4, Some(&channel), 0).unwrap();
+        let mut stream = CompletionStream::new(cq).unwrap();
+        let mut room = [WorkCompletion::default()];
+        let unplug = async {
+            sleep(MOMENT).await;
+            soft.delete();
+        };
+        let (waited, ()) = tokio::join!(stream.wait(&mut room), unplug);
+        assert_eq!(waited.unwrap_err().kind(), ErrorKind::DeviceGone);
+    });
+    soft.create();
 }
 
 fn events_of_ports_and_the_end_of_a_device() {

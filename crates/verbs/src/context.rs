@@ -288,7 +288,7 @@ impl Context {
     /// `EBADF` for a file that is closed, and `EINVAL` for one that is no dma-buf.
     ///
     /// # Safety
-    /// Until the counter has been destroyed, which is when its last copy and the last QP that it is attached to are gone, memory at
+    /// Until [`destroy`](CompletionCounter::destroy) has succeeded, or the context is closed, memory at
     /// an [`Address`](CounterMemory::Address), or that a dma-buf is mapped to, stays mapped; the device may write its 8 bytes at any
     /// time, so that Rust code accesses them only as an `AtomicU64`.
     pub unsafe fn create_completion_counter_in(

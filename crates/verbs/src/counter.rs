@@ -43,6 +43,7 @@ impl fmt::Display for CounterOperations {
 
 /// What a completion counter counts, `enum ibv_comp_cntr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CounterType {
     /// Work requests, signalled or not.
     WorkRequests,

@@ -135,8 +135,9 @@ impl CompletionQueue {
 
     /// Takes completions, `ibv_poll_cq`: as many as there are and fit, oldest first. The slice returned has those.
     ///
-    /// It costs no system call, takes no lock and allocates nothing. (Failed completions do: a QP that has failed is helped to flush
-    /// receives, see [`post_receive`](crate::QueuePair::post_receive).)
+    /// It costs no system call, allocates nothing, and takes no lock but one on EFA that others hold only while they create or destroy a
+    /// QP. (Failed completions do: a QP that has failed is helped to flush receives, see
+    /// [`post_receive`](crate::QueuePair::post_receive).)
     #[inline]
     pub fn poll<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> &'a [WorkCompletion] {
         let mut taken = self.ring.poll(completions);
@@ -160,8 +161,8 @@ impl CompletionQueue {
         count
     }
 
-    /// Takes completions one after the other and reads of each what is asked for, where it lies: `ibv_start_poll`. That is less work
-    /// than [`poll`](Self::poll) where few fields matter.
+    /// Takes completions one after the other and reads of each what is asked for, where it lies: `ibv_start_poll`. On soft-RoCE
+    /// that is less work than [`poll`](Self::poll) where few fields matter; on EFA it is more.
     ///
     /// ```no_run
     /// # fn example(cq: &mut uverbs::CompletionQueue) -> Result<(), uverbs::CompletionError> {
@@ -175,7 +176,9 @@ impl CompletionQueue {
     /// ```
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        Completions { ring: &mut *self.ring, shared: &self.shared, seen: 0 }
+        // As long as some are not given back there is that much less room.
+        let most = (self.entries / 4).clamp(1, 64);
+        Completions { ring: &mut *self.ring, shared: &self.shared, seen: 0, most }
     }
 
     /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
@@ -328,12 +331,15 @@ impl CompletionQueue {
 
 /// Completions that are taken one after the other, from [`CompletionQueue::completions`].
 ///
-/// Those that were seen are taken for good, and their room in the queue is given back, when this is dropped (`ibv_end_poll`); the others
-/// stay. It never waits. It is no `Iterator`: a completion can be looked at until the next one is.
+/// Those that were seen are taken for good; the others stay when this is dropped (`ibv_end_poll`). Room in the queue is given back then,
+/// and before that when there is no completion left or a quarter of the queue has been seen. It never waits. It is no `Iterator`: a
+/// completion can be looked at until the next one is.
 pub struct Completions<'a> {
     ring: &'a mut dyn CompletionRing,
     shared: &'a CqShared,
+    /// Those that were seen and are not given back, and the most there may be of them.
     seen: u32,
+    most: u32,
 }
 
 impl Completions<'_> {
@@ -341,21 +347,36 @@ impl Completions<'_> {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend what it gives")]
     pub fn next(&mut self) -> Option<&WorkCompletion> {
-        let completion = self.ring.peek(self.seen)?;
+        if self.seen == self.most {
+            self.give_back();
+        }
+        let ahead = self.seen;
+        if !self.ring.turn(ahead) {
+            self.give_back();
+            return None;
+        }
         self.seen += 1;
+        // SAFETY: it has just turned there.
+        let completion = unsafe { self.ring.current(ahead) };
         if !completion.is_success() {
             self.shared.failed(completion);
         }
         Some(completion)
+    }
+
+    #[inline]
+    fn give_back(&mut self) {
+        if self.seen > 0 {
+            self.ring.take(self.seen);
+            self.seen = 0;
+        }
     }
 }
 
 impl Drop for Completions<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.seen > 0 {
-            self.ring.take(self.seen);
-        }
+        self.give_back();
     }
 }
 

@@ -54,10 +54,10 @@ impl DmaBufRegion {
             access_flags: access.bits(),
         };
         let response = calls::reg_dmabuf_mr(context.transport(), &request).map_err(|errno| {
+            // Before Linux 5.12 the method is unknown.
+            let errno = if errno == Errno::EPROTONOSUPPORT { Errno::EOPNOTSUPP } else { errno };
             let detail = match errno {
-                Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT => {
-                    format!("{} cannot register dma-bufs", context.device().name())
-                }
+                Errno::EOPNOTSUPP => format!("{} cannot register dma-bufs", context.device().name()),
                 Errno::EINVAL => {
                     format!(
                         "the file is no dma-buf, or {range:?} is not in it, or access {access:?} cannot be"

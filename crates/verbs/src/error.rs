@@ -128,7 +128,8 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// An object that could not be destroyed, with the reason. Dropping it tries again in silence.
+/// An object that could not be destroyed, or not be put to another use, with the reason. Dropping it destroys the object in silence, if
+/// that is possible.
 pub struct DestroyError<T> {
     object: Box<T>,
     error: Error,

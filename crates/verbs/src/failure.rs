@@ -24,9 +24,11 @@ use crate::qp::QueuePairState;
 pub(crate) struct Failures(Mutex<HashMap<u32, Arc<Failure>>>);
 
 impl Failures {
-    /// A QP that has receives of its own to flush.
+    /// A new QP.
     pub(crate) fn insert(&self, failure: &Arc<Failure>) {
-        self.0.lock().insert(failure.qp_num, failure.clone());
+        if failure.watched {
+            self.0.lock().insert(failure.qp_num, failure.clone());
+        }
     }
 
     /// The QP is about to go.
@@ -43,6 +45,8 @@ impl Failures {
 pub(crate) struct Failure {
     /// [`FAILED`] if it has failed, or may have; else zero.
     mark: AtomicUsize,
+    /// Whether that matters: it has receives that have to be flushed.
+    watched: bool,
     qp_num: u32,
     /// Its handle, as long as it is there. Held while its state is changed.
     handle: Mutex<Option<u32>>,
@@ -50,8 +54,8 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Of a new QP.
-    pub(crate) fn new(handle: u32, qp_num: u32) -> Arc<Self> {
-        Arc::new(Self { mark: AtomicUsize::new(0), qp_num, handle: Mutex::new(Some(handle)) })
+    pub(crate) fn new(handle: u32, qp_num: u32, watched: bool) -> Arc<Self> {
+        Arc::new(Self { mark: AtomicUsize::new(0), watched, qp_num, handle: Mutex::new(Some(handle)) })
     }
 
     /// [`FAILED`] if the QP has failed, or may have; else zero.
@@ -71,7 +75,7 @@ impl Failure {
         let _alone = self.handle.lock();
         change()?;
         match state {
-            Some(QueuePairState::Error) => self.mark.store(FAILED, Ordering::Relaxed),
+            Some(QueuePairState::Error) if self.watched => self.mark.store(FAILED, Ordering::Relaxed),
             Some(QueuePairState::Reset) => self.mark.store(0, Ordering::Relaxed),
             _ => {}
         }

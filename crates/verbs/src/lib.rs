@@ -6,7 +6,8 @@
 //! libibverbs, and errors name the verb, the kernel's error number and what to do about it.
 //!
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
-//! Posting and polling take `&mut self` and neither lock nor allocate.
+//! Posting and polling take `&mut self`, and on soft-RoCE neither lock nor allocate, except for binding memory windows of type 2. Polling
+//! on EFA takes a lock that only creating and destroying QPs contend for.
 //! With the feature `tokio`, completions and events are futures and streams.
 //!
 //! ```no_run

@@ -58,6 +58,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 /// How memory will be used, `enum ibv_advise_mr_advice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum MemoryAdvice {
     /// It will be read soon: page it in.
     Prefetch = advise_mr_advice::PREFETCH,
@@ -68,10 +69,8 @@ pub enum MemoryAdvice {
 }
 
 /// Access that lets a device or a peer write.
-const WRITES: AccessFlags = AccessFlags::LOCAL_WRITE
-    .union(AccessFlags::REMOTE_WRITE)
-    .union(AccessFlags::REMOTE_ATOMIC)
-    .union(AccessFlags::MW_BIND);
+const WRITES: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_ATOMIC);
 
 /// Registered memory, `struct ibv_mr`.
 ///
@@ -115,6 +114,12 @@ impl MemoryRegion {
     ) -> Result<Self> {
         if length == 0 {
             return Err(explain(Errno::EINVAL, length, access));
+        }
+        // soft-RoCE takes what lies at the start of the page, which may be somebody else's.
+        if access.contains(AccessFlags::ON_DEMAND) && !start.addr().is_multiple_of(rustix::param::page_size())
+        {
+            let detail = format!("memory to be paged on demand begins in the middle of a page, at {start:p}");
+            return Err(Error::with("reg_mr", Errno::EINVAL, detail));
         }
         let context = domain.0.context();
         let access_flags = known_to(context, access);
@@ -194,9 +199,11 @@ impl MemoryRegion {
     /// Copies `bytes` into the region at `offset`.
     ///
     /// # Panics
-    /// If the range is not inside of the region.
+    /// If the range is not inside of the region, or if the memory is [somebody else's](ProtectionDomain::register_raw) and was registered
+    /// to be read only.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
+        assert!(self.writable || self.memory.is_some(), "the memory was registered to be read only");
         // SAFETY: as in `read`; `&mut self` keeps other threads away.
         unsafe { self.start.as_ptr().add(offset).copy_from(bytes.as_ptr(), bytes.len()) };
     }

@@ -72,6 +72,7 @@ impl QueuePair {
 /// The global route header that the first 40 bytes of a received datagram's buffer hold, `struct ibv_grh`, if the completion
 /// [says so](crate::Success::has_global_route): an IPv6 header, or an IPv4 header in the last 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DatagramHeader {
     /// Address of the sender.
     pub source: Gid,
@@ -126,7 +127,7 @@ impl DatagramHeader {
         })
     }
 
-    /// Where an answer goes, `ibv_init_ah_from_wc`: back to the sender, from that entry of the GID table of that port.
+    /// Where an answer goes on RoCE, `ibv_init_ah_from_wc`: back to the sender, from that entry of the GID table of that port.
     pub fn reply(&self, port: u8, sgid_index: u8) -> AddressVector {
         let route = GlobalRoute {
             dgid: self.source,

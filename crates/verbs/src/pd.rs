@@ -52,11 +52,12 @@ impl ProtectionDomain {
     /// Registers memory that belongs to someone else, `ibv_reg_mr`.
     ///
     /// # Errors
-    /// As [`register`](Self::register), and `EINVAL` if `length` is zero.
+    /// As [`register`](Self::register), and `EINVAL` if `length` is zero, or if `access` is `ON_DEMAND` and `start` not the start of a page.
     ///
     /// # Safety
-    /// Until the region is gone (a region that is dropped while a memory window is bound to it is not), the range stays mapped, and the device may read it and, where `access` allows it, write it, at any
-    /// time: no Rust code relies on its contents through a reference meanwhile.
+    /// Until the region is gone (a region that is dropped while a memory window is bound to it is not), the range stays mapped, and the
+    /// device may read it and, if `access` has any right to write, write it, at any time; so may [`MemoryRegion::write`]. No Rust code
+    /// relies on its contents through a reference meanwhile.
     pub unsafe fn register_raw(
         &self,
         start: *mut u8,
@@ -148,7 +149,7 @@ impl ProtectionDomain {
     /// Creates a shared receive queue with room for at least `max_wr` receives of up to `max_sge` SGEs, `ibv_create_srq`.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if a number is zero or beyond the device's limit, which the
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) if `max_wr` is zero or a number is beyond the device's limit, which the
     /// error names; [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) if the device or its provider has none;
     /// [`OutOfResources`](crate::ErrorKind::OutOfResources).
     pub fn create_shared_receive_queue(&self, max_wr: u32, max_sge: u32) -> Result<SharedReceiveQueue> {

@@ -95,6 +95,7 @@ pub enum Operation<'a> {
 
 /// How much a flush flushes, `enum ib_selectivity_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FlushExtent {
     /// So many bytes, `IBV_FLUSH_RANGE`.
     Range(u32),

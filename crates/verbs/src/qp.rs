@@ -288,10 +288,9 @@ impl QueuePair {
         let element = AsyncEventElement::QueuePair(new.created.qp_num);
         let mut rings = new.rings;
         rings.accept_receives(false);
-        let failure = Failure::new(new.created.handle, new.created.qp_num);
-        if srq.is_none() {
-            context.failures().insert(&failure);
-        }
+        let watched = srq.is_none() && !context.ops().flushes_late_receives();
+        let failure = Failure::new(new.created.handle, new.created.qp_num, watched);
+        context.failures().insert(&failure);
         Ok(Self {
             source: EventSource::new(&context, id, element),
             failure,
@@ -344,24 +343,24 @@ impl QueuePair {
             Some(QueuePairState::Reset) => self.object.context().ops().resets(),
             _ => 1,
         };
-        let invoke = || (0..times).try_for_each(|_| calls::invoke(self.object.transport(), &request));
-        match self.failure.change(change.state, invoke) {
-            Ok(()) => {
-                self.state = change.state.unwrap_or(self.state);
-                if change.state == Some(QueuePairState::Reset) {
-                    self.rings.reset();
-                }
-                self.rings.accept_receives(self.state != QueuePairState::Reset);
-                Ok(())
+        let mut changed = false;
+        let transport = self.object.transport();
+        let mut invoke = || calls::invoke(transport, &request).map(|()| changed = true);
+        let result = self.failure.change(change.state, || (0..times).try_for_each(|_| invoke()));
+        // Also if it was not changed as often as it should have been.
+        if changed {
+            self.state = change.state.unwrap_or(self.state);
+            if change.state == Some(QueuePairState::Reset) {
+                self.rings.reset();
             }
-            Err(errno) => {
-                let error = Error::new("modify_qp", errno);
-                Err(error.or_detail(|| {
-                    let state = self.query().ok()?.state;
-                    change.explain(errno, self.kind, state)
-                }))
-            }
+            self.rings.accept_receives(self.state != QueuePairState::Reset);
         }
+        result.map_err(|errno| {
+            Error::new("modify_qp", errno).or_detail(|| {
+                let state = self.query().ok()?.state;
+                change.explain(errno, self.kind, state)
+            })
+        })
     }
 
     /// Attributes and state, `ibv_query_qp`. This is where a state shows that the QP went to by itself.

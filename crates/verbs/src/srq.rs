@@ -231,6 +231,7 @@ impl fmt::Debug for SharedReceiveQueue {
 
 /// Capacities and limit of an SRQ, `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SharedReceiveQueueAttributes {
     /// Receives that it holds.
     pub max_wr: u32,

@@ -27,13 +27,14 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::coop;
 use futures_core::Stream;
 use uverbs_ioctl::Errno;
 
 use crate::channel::CompletionChannel;
 use crate::completion::WorkCompletion;
 use crate::cq::CompletionQueue;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{DestroyError, Error, ErrorKind, Result};
 use crate::events::{AsyncEvent, AsyncEvents};
 
 const WAIT: &str = "wait";
@@ -49,43 +50,57 @@ pub struct CompletionStream {
 }
 
 impl CompletionStream {
-    /// Waits for a CQ that has a channel of its own.
+    /// Waits for a CQ that has a channel of its own, and keeps it.
     ///
     /// # Errors
-    /// [`InvalidInput`](ErrorKind::InvalidInput) (`EINVAL`) if it has no channel, or one that other CQs report to as well; what `epoll`
-    /// says.
+    /// With the CQ, as usable as before: [`InvalidInput`](ErrorKind::InvalidInput) (`EINVAL`) if it has no channel, or one that other CQs
+    /// report to as well; what `epoll` says.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O, as [`AsyncFd::register`].
-    pub fn new(queue: CompletionQueue) -> Result<Self> {
-        let channel = queue.own_channel(WAIT)?;
-        // SAFETY: a channel is the owner of its file and never changes it.
-        let channel = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) };
-        let channel = channel.map_err(|error| failed(WAIT, &error.into()))?;
-        Ok(Self { queue, channel })
+    pub fn new(queue: CompletionQueue) -> Result<Self, DestroyError<CompletionQueue>> {
+        let register = |channel| {
+            // SAFETY: a channel is the owner of its file and never changes it.
+            let file = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) };
+            file.map_err(|error| failed(WAIT, &error.into()))
+        };
+        match queue.own_channel(WAIT).and_then(register) {
+            Ok(channel) => Ok(Self { queue, channel }),
+            Err(error) => Err(DestroyError::new(queue, error)),
+        }
     }
 
     /// The next completions, as many as there are and fit. The slice is never empty, unless `completions` is.
     ///
     /// # Errors
-    /// [`DeviceGone`](ErrorKind::DeviceGone).
+    /// [`DeviceGone`](ErrorKind::DeviceGone); [`InvalidInput`](ErrorKind::InvalidInput) (`EINVAL`) if another CQ reports to its channel
+    /// meanwhile.
     pub async fn wait<'a>(&mut self, completions: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion]> {
         let count = poll_fn(|task| self.poll_wait(task, completions)).await?;
         Ok(&completions[..count])
     }
 
     fn poll_wait(&mut self, task: &mut Context<'_>, room: &mut [WorkCompletion]) -> Poll<Result<usize>> {
+        // Where completions keep coming, others have their turn too.
+        let turn = ready!(coop::poll_proceed(task));
         loop {
             let count = self.queue.poll(room).len();
             if count > 0 || room.is_empty() {
+                turn.made_progress();
                 return Poll::Ready(Ok(count));
             }
             // What arrived before the CQ was armed raises no event: poll once more.
             if self.queue.arm_once()? {
                 continue;
             }
-            let mut ready =
-                ready!(self.channel.poll_read_ready(task)).map_err(|error| failed(WAIT, &error))?;
+            // It can have been given to others since.
+            self.queue.own_channel(WAIT)?;
+            // A device that is gone shows as nothing but an error of the file, which here is readiness to be written.
+            let ready = match self.channel.poll_read_ready(task) {
+                Poll::Pending => self.channel.poll_write_ready(task),
+                ready => ready,
+            };
+            let mut ready = ready!(ready).map_err(|error| failed(WAIT, &error))?;
             match self.channel.get_ref().try_get_event() {
                 Ok(event) => drop(event),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => ready.clear_ready(),

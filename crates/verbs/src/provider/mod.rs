@@ -109,6 +109,11 @@ pub(crate) trait ContextOps: Send + Sync {
         QpAttrMask::all()
     }
 
+    /// Whether the device sees receives arrive at a QP in the error state, and flushes them.
+    fn flushes_late_receives(&self) -> bool {
+        true
+    }
+
     /// How often a QP is to be moved to RESET until it has forgotten its sends.
     fn resets(&self) -> usize {
         1
@@ -194,9 +199,14 @@ pub(crate) trait CompletionRing: Send + Sync {
     /// and the device does not see receives arrive at a QP that has failed.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
-    /// The completion behind the `ahead` oldest ones, which have been looked at like this one, in turn. It stays as it is until the
-    /// next call of anything here.
-    fn peek(&mut self, ahead: u32) -> Option<&WorkCompletion>;
+    /// Turns to the completion behind the `ahead` oldest ones, which have been looked at like this one, in turn. Whether it is there.
+    fn turn(&mut self, ahead: u32) -> bool;
+
+    /// The completion that it has turned to.
+    ///
+    /// # Safety
+    /// [`turn`](Self::turn) with the same number was the last call of anything here but this, and said so.
+    unsafe fn current(&self, ahead: u32) -> &WorkCompletion;
 
     /// Takes the oldest `count` completions, which have been looked at.
     fn take(&mut self, count: u32);

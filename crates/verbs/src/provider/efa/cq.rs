@@ -140,15 +140,19 @@ impl CompletionRing for Completions {
         count
     }
 
-    fn peek(&mut self, _: u32) -> Option<&WorkCompletion> {
-        loop {
-            let next = self.parts.take()?;
+    fn turn(&mut self, _: u32) -> bool {
+        while let Some(next) = self.parts.take() {
             let table = self.table.lock();
             if let Some(completion) = table.get(next.qp_num.get()).and_then(|qp| translate(&next, qp)) {
                 self.current = completion;
-                return Some(&self.current);
+                return true;
             }
         }
+        false
+    }
+
+    unsafe fn current(&self, _: u32) -> &WorkCompletion {
+        &self.current
     }
 
     fn take(&mut self, _: u32) {

@@ -132,6 +132,10 @@ impl ContextOps for Ops {
         Ok(NewAddressHandle { handle, number: response.ah_num })
     }
 
+    fn flushes_late_receives(&self) -> bool {
+        false
+    }
+
     fn resets(&self) -> usize {
         // The driver notes where the next send is before it drops those that were there, and would begin with a stale one.
         2

@@ -49,12 +49,15 @@ impl CompletionRing for Completions {
     }
 
     #[inline]
-    fn peek(&mut self, ahead: u32) -> Option<&WorkCompletion> {
-        if ahead >= self.0.available() {
-            return None;
-        }
-        // SAFETY: as in `poll`; `&mut self` keeps it from being released meanwhile. Any bits make a completion.
-        Some(unsafe { &*self.0.peek(ahead).cast::<WorkCompletion>() })
+    fn turn(&mut self, ahead: u32) -> bool {
+        ahead < self.0.available()
+    }
+
+    #[inline]
+    unsafe fn current(&self, ahead: u32) -> &WorkCompletion {
+        // SAFETY: as in `poll`: it is there, says the caller, and is not released as long as `self` is borrowed. Any bits make a
+        // completion.
+        unsafe { &*self.0.peek(ahead).cast::<WorkCompletion>() }
     }
 
     #[inline]
