@@ -151,7 +151,7 @@ fn vb_06_completions_are_taken_one_after_the_other() {
 }
 
 fn vb_06_two_threads_take_from_one_queue() {
-    const COUNT: usize = 10_000;
+    const COUNT: usize = 2000;
     let Pair { mut a, b } = pair();
     let (mut receiver, queue) = (b.qp, Mutex::new(b.cq));
     let seen: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
