@@ -95,4 +95,6 @@ else
 	wait $cats
 fi
 echo "exit $status" >&9
+# The host ends the machine when it has read that. Powered off at once, the machine could be gone before the line is out.
+sleep 60
 poweroff -f
