@@ -13,6 +13,22 @@ use crate::qp::AddressVector;
 /// An address handle, `struct ibv_ah`: where datagrams go. [`Destination`](crate::Destination) adds the QP there.
 ///
 /// It is for QPs of its protection domain, which it keeps alive. A request that has not been executed when the handle goes fails.
+///
+/// ```no_run
+/// use uverbs::{AddressVector, Destination, Device, SendRequest};
+///
+/// # fn example(qp: &mut uverbs::QueuePair) -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let own = context.routable_gid(1, None)?;
+/// let peer = AddressVector::global(1, "::ffff:10.0.0.2".parse()?, own.index as u8);
+/// let address = domain.create_address_handle(&peer)?;
+/// let to = Destination { address: &address, qp_num: 17, qkey: 0x1234 };
+/// // `qp` is a UD QP of that domain.
+/// qp.post_send_list(&[SendRequest::send_inline(1, &[b"hello"]).to(to)])?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct AddressHandle {
     // Fields are dropped in this order.
     object: Object,

@@ -21,6 +21,29 @@ const GET_EVENT: &str = "get_cq_event";
 /// It is a file ([`AsFd`]), non-blocking, that is readable while an event waits: for `poll`, `epoll` and async runtimes. A CQ reports only once
 /// after it has been [armed](crate::CompletionQueue::arm), and only completions that arrive after that: arm, then poll the CQ
 /// until it is empty, and only then wait.
+///
+/// ```no_run
+/// use uverbs::{Device, WorkCompletion};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let channel = context.create_completion_channel()?;
+/// let mut queues = [
+///     context.create_completion_queue(16, Some(&channel), 0)?,
+///     context.create_completion_queue(16, Some(&channel), 0)?,
+/// ];
+/// for queue in &mut queues {
+///     queue.arm(false)?;
+/// }
+/// while let Some(event) = channel.wait(None)? {
+///     for queue in queues.iter_mut().filter(|queue| queue.id() == event.queue_id()) {
+///         queue.arm(false)?;
+///         while !queue.poll(&mut [WorkCompletion::default(); 4]).is_empty() {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
 

@@ -21,6 +21,20 @@ use crate::pd::ProtectionDomain;
 use crate::provider::{ContextOps, Provider};
 
 /// An open device, `struct ibv_context`. Copies are of the same open device.
+///
+/// ```no_run
+/// use uverbs::Device;
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let port = context.query_port(1)?;
+/// let gid = context.routable_gid(1, None)?;
+/// println!("{} is {}, its address {}", context.device().name(), port.state, gid.gid);
+/// let domain = context.alloc_protection_domain()?;
+/// let cq = context.create_completion_queue(16, None, 0)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 

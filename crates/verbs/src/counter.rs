@@ -140,6 +140,22 @@ enum Entry {
 /// [Attached](crate::QueuePair::attach_completion_counter) to QPs it counts without CQ entries, so also work that is not signalled
 /// and, at the passive end, what the peer does. Values wrap to zero after
 /// [`max_value`](CompletionCounterCapabilities::max_value). Copies are of the same counter; any thread may use them.
+///
+/// ```no_run
+/// use uverbs::{CounterOperations, CounterType, Device, QueuePairInit};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("efa_0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let cq = context.create_completion_queue(16, None, 0)?;
+/// let mut qp = domain.create_queue_pair(&QueuePairInit::scalable_reliable_datagram(&cq))?;
+/// let sent = context.create_completion_counter(CounterType::WorkRequests)?;
+/// qp.attach_completion_counter(&sent, CounterOperations::SEND)?;
+/// // When it has been connected and has sent something:
+/// println!("{} sent, {} failed", sent.read()?, sent.read_err()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct CompletionCounter(Arc<CounterInner>);
 

@@ -13,6 +13,18 @@ use crate::error::{Error, Result};
 use crate::provider::{self, Provider};
 
 /// An RDMA device, `struct ibv_device`. It is a name and a place to open, not an open file; copies are cheap.
+///
+/// ```no_run
+/// use uverbs::Device;
+///
+/// # fn main() -> uverbs::Result<()> {
+/// for device in Device::list()? {
+///     println!("{} {:?}", device.name(), device.provider());
+/// }
+/// let context = Device::find("rxe0")?.open()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Device(Arc<DeviceInfo>);
 

@@ -16,6 +16,19 @@ use crate::post::ScatterGather;
 /// Registered memory of a dma-buf, such as a GPU's, `struct ibv_mr` from `ibv_reg_dmabuf_mr`.
 ///
 /// This process need not have it mapped, so there is nothing here to read and write it with.
+///
+/// ```no_run
+/// use std::os::fd::BorrowedFd;
+/// use uverbs::{AccessFlags, Device};
+///
+/// # fn example(gpu_memory: BorrowedFd<'_>) -> uverbs::Result<()> {
+/// let context = Device::find("efa_0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let region = domain.register_dma_buf(gpu_memory, 0..65_536, 0, AccessFlags::LOCAL_WRITE)?;
+/// let place = region.sge(4096..8192);
+/// # Ok(())
+/// # }
+/// ```
 pub struct DmaBufRegion {
     object: Object,
     /// Keeps the domain alive.

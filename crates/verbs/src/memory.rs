@@ -12,6 +12,17 @@ const VERB: &str = "alloc_buf";
 /// A stretch of memory of its own, page-aligned and zeroed, that only its owner and devices reach.
 ///
 /// There is never a Rust reference into it, because a device may write it at any time.
+///
+/// ```no_run
+/// use uverbs::{AccessFlags, Device, Memory};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let region = domain.register(Memory::huge_pages(2 << 20)?, AccessFlags::LOCAL_WRITE)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Memory(MmapRaw);
 

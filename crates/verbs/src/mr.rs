@@ -76,6 +76,21 @@ const WRITES: AccessFlags =
 ///
 /// It owns the memory, and deregisters it before it frees it: work that names it is safe to post, because its keys bound what
 /// the device reaches. [`read`](Self::read) and [`write`](Self::write) copy out of it and into it.
+///
+/// ```no_run
+/// use uverbs::{AccessFlags, Device, RemoteMemory, ScatterGather};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let mut region = domain.allocate(4096, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ)?;
+/// region.write(0, b"hello");
+/// // What work of this process names, and what a peer has to be told.
+/// let here: ScatterGather = region.sge(0..5);
+/// let there = RemoteMemory { address: region.address(), rkey: region.rkey() };
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryRegion {
     object: Object,
     /// Keeps the domain alive.

@@ -71,6 +71,19 @@ impl QueuePair {
 
 /// The global route header that the first 40 bytes of a received datagram's buffer hold, `struct ibv_grh`, if the completion
 /// [says so](crate::Success::has_global_route): an IPv6 header, or an IPv4 header in the last 20 bytes.
+///
+/// ```no_run
+/// use uverbs::{AddressHandle, DatagramHeader, MemoryRegion, Success};
+///
+/// # fn example(region: &MemoryRegion, success: Success<'_>, gid_index: u8) -> uverbs::Result<Option<AddressHandle>> {
+/// // A datagram has been received at the start of the region.
+/// let mut bytes = [0; DatagramHeader::LENGTH];
+/// region.read(0, &mut bytes);
+/// let header = DatagramHeader::parse(&bytes).filter(|_| success.has_global_route());
+/// let answer_to = header.map(|header| header.reply(1, gid_index));
+/// answer_to.map(|to| region.protection_domain().create_address_handle(&to)).transpose()
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DatagramHeader {

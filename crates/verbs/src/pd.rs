@@ -21,6 +21,21 @@ use crate::qp::{AddressVector, QueuePair, QueuePairInit};
 use crate::srq::SharedReceiveQueue;
 
 /// A protection domain, `struct ibv_pd`: what may work together. Copies are of the same domain.
+///
+/// ```no_run
+/// use uverbs::{AccessFlags, Device, QueuePairInit};
+///
+/// # fn main() -> uverbs::Result<()> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let region = domain.allocate(4096, AccessFlags::LOCAL_WRITE)?;
+/// let cq = context.create_completion_queue(16, None, 0)?;
+/// let qp = domain.create_queue_pair(&QueuePairInit::reliable_connection(&cq))?;
+/// // They keep it alive.
+/// drop(domain);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ProtectionDomain(pub(crate) Arc<Object>);
 

@@ -218,6 +218,25 @@ impl<'a> QueuePairInit<'a> {
 /// A queue pair, `struct ibv_qp`.
 ///
 /// Posting takes `&mut self` and no lock. It keeps its protection domain, its CQs and its SRQ alive.
+///
+/// ```no_run
+/// use uverbs::{AccessFlags, AddressVector, Device, ModifyQueuePair, Mtu, QueuePairInit, SendRequest};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Device::find("rxe0")?.open()?;
+/// let domain = context.alloc_protection_domain()?;
+/// let cq = context.create_completion_queue(16, None, 0)?;
+/// let mut qp = domain.create_queue_pair(&QueuePairInit::reliable_connection(&cq))?;
+/// // Connected to itself.
+/// let gid = context.routable_gid(1, None)?;
+/// let peer = AddressVector::global(1, gid.gid, gid.index as u8);
+/// qp.modify(&ModifyQueuePair::init(1, AccessFlags::empty()))?;
+/// qp.modify(&ModifyQueuePair::ready_to_receive(peer, qp.qp_num(), 0, Mtu::Bytes1024))?;
+/// qp.modify(&ModifyQueuePair::ready_to_send(0))?;
+/// qp.post_send_list(&[SendRequest::send_inline(1, &[b"hello"]).signaled()])?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct QueuePair {
     // Fields are dropped in this order: the QP goes before its rings are unmapped.
     object: Object,
