@@ -21,6 +21,7 @@ crate::cases! {
     Shared the_limit_of_an_srq_is_reached_once;
     Shared the_last_wqe_of_a_queue_pair_with_an_srq;
     Shared an_access_violation_names_its_queue_pair;
+    Shared a_drained_send_queue_says_so;
     Shared ports_go_down_and_up_and_gids_change;
     Unplugging the_last_event_of_a_device;
 }
@@ -237,6 +238,19 @@ fn an_access_violation_names_its_queue_pair() {
     }
     let event = event_of(&events, AsyncEventType::QueuePairAccessError);
     assert_eq!(event.element(), AsyncEventElement::QueuePair(b.qp.qp_num()));
+}
+
+fn a_drained_send_queue_says_so() {
+    let context = open();
+    let Pair { mut a, mut b } = Setup::default().pair_in(&context);
+    b.receive_nothing(0..4);
+    (0..4).for_each(|wr_id| a.send_nothing(wr_id).unwrap());
+    let drain =
+        ModifyQueuePair { sqd_notify: Some(true), ..ModifyQueuePair::to(QueuePairState::SendQueueDrained) };
+    a.qp.modify(&drain).unwrap();
+    let event = event_of(&context.async_events(), AsyncEventType::SendQueueDrained);
+    assert_eq!(event.element(), AsyncEventElement::QueuePair(a.qp.qp_num()));
+    assert_eq!(a.qp.query().unwrap().state, QueuePairState::SendQueueDrained);
 }
 
 fn ports_go_down_and_up_and_gids_change() {
