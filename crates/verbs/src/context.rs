@@ -234,6 +234,12 @@ impl Context {
     /// [`NotFound`](crate::ErrorKind::NotFound) (`ENOENT`) if there is no such entry or no `/sys`.
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         const VERB: &str = "query_pkey";
+        #[cfg(feature = "soft")]
+        if let Some(soft) = self.device().soft() {
+            let key = soft.partition_key(index).filter(|_| port == 1);
+            let entry = || format!("{}/ports/{port}/pkeys/{index}", soft.name());
+            return key.ok_or_else(|| Error::with(VERB, Errno::ENOENT, entry()));
+        }
         let path = format!("/sys/class/infiniband/{}/ports/{port}/pkeys/{index}", self.current_name());
         let text = fs::read_to_string(&path).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);

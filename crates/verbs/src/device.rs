@@ -26,7 +26,14 @@ use crate::provider::{self, Provider};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Device(Arc<DeviceInfo>);
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    info: DeviceInfo,
+    /// It is one inside the process.
+    #[cfg(feature = "soft")]
+    soft: Option<uverbs_soft::Device>,
+}
 
 /// What a device is in the network, `enum ibv_node_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +106,28 @@ impl Device {
     /// As [`list`](Self::list).
     pub fn all() -> Result<Vec<Self>> {
         let devices = discovery::devices().map_err(|errno| Error::new("get_device_list", errno))?;
-        Ok(devices.into_iter().map(|info| Self(Arc::new(info))).collect())
+        let devices = devices.into_iter().map(Self::of_kernel);
+        #[cfg(feature = "soft")]
+        let devices = devices.chain(uverbs_soft::devices().into_iter().map(Self::from));
+        Ok(devices.collect())
+    }
+
+    fn of_kernel(info: DeviceInfo) -> Self {
+        Self(Arc::new(Inner {
+            info,
+            #[cfg(feature = "soft")]
+            soft: None,
+        }))
+    }
+
+    fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    /// The device inside the process that it is.
+    #[cfg(feature = "soft")]
+    pub(crate) fn soft(&self) -> Option<&uverbs_soft::Device> {
+        self.0.soft.as_ref()
     }
 
     /// What the device with that index is called now.
@@ -111,9 +139,13 @@ impl Device {
     /// Why it cannot be opened, as far as that can be seen without trying.
     fn usable(&self) -> Result<()> {
         const VERB: &str = "open_device";
+        #[cfg(feature = "soft")]
+        if self.soft().is_some() {
+            return Ok(());
+        }
         let name = self.name();
-        if let Err(errno) = self.0.stamp {
-            let node = self.0.node.display();
+        if let Err(errno) = self.info().stamp {
+            let node = self.info().node.display();
             return Err(Error::with(
                 VERB,
                 errno,
@@ -122,12 +154,12 @@ impl Device {
                 ),
             ));
         }
-        self.0.driver_id.map_or(Ok(()), |id| self.provider_for(id).map(|_| ()))
+        self.info().driver_id.map_or(Ok(()), |id| self.provider_for(id).map(|_| ()))
     }
 
     /// The provider for the driver that it turns out to have, if there is one and it speaks the driver's user ABI.
     pub(crate) fn provider_for(&self, driver_id: u32) -> Result<&'static dyn Provider> {
-        let (name, abi) = (self.name(), self.0.abi_version);
+        let (name, abi) = (self.name(), self.info().abi_version);
         let refused = |detail| Error::with("open_device", Errno::EOPNOTSUPP, detail);
         let provider =
             provider::by_driver_id(driver_id).ok_or_else(|| refused(provider::none_for(name, driver_id)))?;
@@ -148,10 +180,16 @@ impl Device {
     /// provider for it or the kernel is older than 5.10.
     pub fn open(&self) -> Result<Context> {
         const VERB: &str = "open_device";
+        #[cfg(feature = "soft")]
+        if let Some(soft) = self.soft() {
+            let transport = soft.open().map_err(|errno| self.explain_open(errno))?;
+            return Context::new(self.clone(), Box::new(transport));
+        }
         self.usable()?;
-        let stamp = self.0.stamp.map_err(|errno| Error::new(VERB, errno))?;
-        let transport = KernelDevice::open(&self.0.node, stamp, self.0.driver_id, &provider::driver_ids())
-            .map_err(|errno| self.explain_open(errno))?;
+        let stamp = self.info().stamp.map_err(|errno| Error::new(VERB, errno))?;
+        let transport =
+            KernelDevice::open(&self.info().node, stamp, self.info().driver_id, &provider::driver_ids())
+                .map_err(|errno| self.explain_open(errno))?;
         if self.is_replaced(stamp.device_number) {
             return Err(self.explain_open(Errno::ENODEV));
         }
@@ -162,7 +200,7 @@ impl Device {
     /// index is not used again soon. To ask costs more than to open, so a device just listed is taken to be still there.
     fn is_replaced(&self, device_number: u64) -> bool {
         const FRESH: Duration = Duration::from_millis(100);
-        self.0.found_at.elapsed() > FRESH
+        self.info().found_at.elapsed() > FRESH
             && self.index().is_some_and(|index| {
                 let now = netlink::Socket::open().map(|mut socket| socket.character_device(index));
                 // Without netlink there is no telling.
@@ -172,10 +210,10 @@ impl Device {
 
     #[cold]
     fn explain_open(&self, errno: Errno) -> Error {
-        let (name, node) = (self.name(), self.0.node.display());
+        let (name, node) = (self.name(), self.info().node.display());
         let detail = match errno {
             Errno::EACCES => {
-                let mode = rustix::fs::stat(&self.0.node).map_or_else(
+                let mode = rustix::fs::stat(&self.info().node).map_or_else(
                     |_| String::new(),
                     |stat| {
                         format!(
@@ -200,22 +238,22 @@ impl Device {
 
     /// Name, `ibv_get_device_name`: `rxe0`. An administrator can change it at any time.
     pub fn name(&self) -> &str {
-        &self.0.device.name
+        &self.info().device.name
     }
 
     /// The kernel's index of the device, `ibv_get_device_index`; nothing if it was found without netlink.
     pub fn index(&self) -> Option<u32> {
-        self.0.has_index.then_some(self.0.device.index)
+        self.info().has_index.then_some(self.info().device.index)
     }
 
     /// Node GUID, `ibv_get_device_guid`, as a number: the first byte is the most significant.
     pub fn guid(&self) -> u64 {
-        self.0.device.node_guid
+        self.info().device.node_guid
     }
 
     /// Kind of node.
     pub fn node_type(&self) -> NodeType {
-        match self.0.device.node_type {
+        match self.info().device.node_type {
             1 => NodeType::ChannelAdapter,
             2 => NodeType::Switch,
             3 => NodeType::Router,
@@ -229,27 +267,53 @@ impl Device {
 
     /// Firmware version, empty if the device has none.
     pub fn firmware(&self) -> &str {
-        &self.0.device.firmware
+        &self.info().device.firmware
     }
 
     /// Path of the character device.
     pub fn node(&self) -> &Path {
-        &self.0.node
+        &self.info().node
     }
 
     /// Whether its device node is here: not in a container that was given none, or another device's.
     pub fn has_node(&self) -> bool {
-        self.0.stamp.is_ok()
+        self.info().stamp.is_ok()
     }
 
     /// Name of the kernel's driver, `rxe`, `mlx5`; nothing if it was found without netlink, or the driver is a new one.
     pub fn driver(&self) -> Option<&'static str> {
-        provider::driver_name(self.0.driver_id?)
+        provider::driver_name(self.info().driver_id?)
     }
 
     /// Name of the provider in this crate that serves it, if that is known before it is open.
     pub fn provider(&self) -> Option<&'static str> {
-        Some(provider::by_driver_id(self.0.driver_id?)?.name())
+        Some(provider::by_driver_id(self.info().driver_id?)?.name())
+    }
+}
+
+#[cfg(feature = "soft")]
+impl From<uverbs_soft::Device> for Device {
+    fn from(soft: uverbs_soft::Device) -> Self {
+        let device = netlink::Device {
+            index: 0,
+            name: soft.name().to_owned(),
+            node_guid: soft.guid(),
+            system_image_guid: soft.guid(),
+            node_type: 1,
+            firmware: String::new(),
+            ports: 1,
+            protocol: "roce".to_owned(),
+        };
+        let info = DeviceInfo {
+            device,
+            has_index: false,
+            driver_id: Some(uverbs_ioctl::uapi::ioctl_verbs::driver_id::RXE),
+            abi_version: 2,
+            node: std::path::PathBuf::new(),
+            stamp: Err(Errno::ENOENT),
+            found_at: std::time::Instant::now(),
+        };
+        Self(Arc::new(Inner { info, soft: Some(soft) }))
     }
 }
 
@@ -257,7 +321,7 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.name())
-            .field("node", &self.0.node)
+            .field("node", &self.info().node)
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,8 @@
 //! Objects keep alive what they need, so they can be dropped in any order; `destroy` on an object gives the kernel's answer.
 //! Posting and polling take `&mut self`, and on soft-RoCE neither lock nor allocate, except for binding memory windows of type 2. Polling
 //! on EFA takes a lock that only creating and destroying QPs contend for.
-//! With the feature `tokio`, completions and events are futures and streams.
+//! With the feature `tokio`, completions and events are futures and streams; with the feature `soft` there are devices inside the process, for
+//! tests that run anywhere.
 //!
 //! ```no_run
 //! use uverbs::{AccessFlags, Device, QueuePairInit, ReceiveRequest};
@@ -52,6 +53,8 @@ mod pd;
 mod post;
 mod provider;
 mod qp;
+#[cfg(feature = "soft")]
+pub mod soft;
 mod srq;
 #[cfg(feature = "tokio")]
 pub mod tokio;

@@ -1,0 +1,29 @@
+//! Devices inside the process, with the feature `soft`: no RDMA in the kernel, no hardware and no privileges are needed.
+//!
+//! They answer as soft-RoCE of the kernel does, errors included, and reach each other, but no other process.
+//! With `UVERBS_SOFT=2` in the environment [`Device::list`] has `soft0` and `soft1` too.
+//!
+//! ```
+//! # fn main() -> uverbs::Result<()> {
+//! let context = uverbs::soft::device("soft0")?.open()?;
+//! assert_eq!(context.query_port(1)?.state, uverbs::PortState::Active);
+//! # Ok(())
+//! # }
+//! ```
+
+use uverbs_ioctl::Errno;
+
+pub use uverbs_soft::{Device, Limits, Wire};
+
+use crate::error::{Error, Result};
+
+/// The device of that name, `soft0` to `soft63`: one wire connects them, and all of the process shares them.
+///
+/// # Errors
+/// [`NotFound`](crate::ErrorKind::NotFound) for another name.
+pub fn device(name: &str) -> Result<crate::Device> {
+    let device = uverbs_soft::device(name).map(crate::Device::from);
+    device.ok_or_else(|| {
+        Error::with("find_device", Errno::ENODEV, format!("no device {name}; there are soft0 to soft63"))
+    })
+}
