@@ -24,12 +24,14 @@ pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 
 pub(crate) const PORT: u8 = 1;
 
-pub(crate) fn device_is_named() -> bool {
-    std::env::var_os(DEVICE).is_some()
+/// Whether the device is one inside the process.
+pub(crate) fn device_is_soft() -> bool {
+    uverbs::soft::device(&device_name()).is_ok()
 }
 
 pub(crate) fn device_name() -> String {
-    std::env::var(DEVICE).unwrap_or_else(|_| Device::list().unwrap()[0].name().to_owned())
+    let first = || Device::list().unwrap_or_default().first().map(|device| device.name().to_owned());
+    std::env::var(DEVICE).ok().or_else(first).unwrap_or_else(|| "soft0".to_owned())
 }
 
 pub(crate) fn device() -> Device {

@@ -9,9 +9,9 @@ use uverbs::{AccessFlags, ErrorKind, Gid, GidType, IpFamily, LinkLayer, Mtu, Por
 use crate::common::{PORT, Setup, device, device_name, open, read_trimmed, refused, sysfs};
 
 crate::cases! {
-    Shared query_device_agrees_with_sysfs;
-    Shared query_port_agrees_with_sysfs;
-    Shared gid_table_agrees_with_sysfs;
+    Kernel query_device_agrees_with_sysfs;
+    Kernel query_port_agrees_with_sysfs;
+    Kernel gid_table_agrees_with_sysfs;
     Shared gid_errors_name_the_table;
     Shared partition_keys;
     Shared routable_gid_prefers_what_others_can_reach;

@@ -20,21 +20,21 @@ use crate::soft::SoftDevice;
 
 crate::cases! {
     Shared a_device_without_counters_says_so;
-    Counting capabilities_are_those_of_the_module;
+    KernelCounting capabilities_are_those_of_the_module;
     Counting every_operation_counts_exactly;
     Counting work_that_is_not_signaled_counts_the_same;
     Counting errors_count_apart;
     Counting values_are_set_and_added_to;
-    Counting values_wrap_after_the_largest;
-    Counting counters_run_out;
-    Counting operations_the_device_does_not_count_are_refused;
+    KernelCounting values_wrap_after_the_largest;
+    KernelCounting counters_run_out;
+    KernelCounting operations_the_device_does_not_count_are_refused;
     Counting attaching_is_refused_with_the_reason;
     Counting an_attached_counter_is_busy;
     Counting any_order_of_dropping_counters;
     Counting queue_pairs_share_a_counter;
     Counting counters_share_a_queue_pair;
     Counting increments_of_many_threads_add_up;
-    Counting a_killed_process_gives_its_counters_back;
+    KernelCounting a_killed_process_gives_its_counters_back;
     Counting counters_survive_their_device;
     Part count_until_killed;
     Shared sp_11_a_switch_set_to_zero_is_off;

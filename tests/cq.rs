@@ -32,7 +32,7 @@ crate::cases! {
     Shared vb_05_resizing_keeps_what_is_there;
     Shared vb_05_resizing_against_a_sender;
     Shared an_armed_cq_stays_armed_when_resized;
-    Alone resizing_without_address_space_loses_nothing;
+    KernelAlone resizing_without_address_space_loses_nothing;
     Alone resizing_maps_one_ring_at_a_time;
 }
 

@@ -22,7 +22,7 @@ crate::cases! {
     Shared the_last_wqe_of_a_queue_pair_with_an_srq;
     Shared an_access_violation_names_its_queue_pair;
     Shared a_drained_send_queue_says_so;
-    Shared ports_go_down_and_up_and_gids_change;
+    Kernel ports_go_down_and_up_and_gids_change;
     Unplugging the_last_event_of_a_device;
 }
 

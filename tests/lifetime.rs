@@ -17,11 +17,11 @@ use crate::soft::SoftDevice;
 crate::cases! {
     Alone any_order_of_dropping_leaves_nothing;
     Alone everything_two_hundred_times_leaves_nothing;
-    Alone what_cannot_be_created_leaves_nothing;
-    Shared a_killed_process_leaves_nothing;
+    KernelAlone what_cannot_be_created_leaves_nothing;
+    Kernel a_killed_process_leaves_nothing;
     Part work_until_killed;
-    Alone privileges_dropped_after_opening;
-    Alone out_of_file_descriptors;
+    KernelAlone privileges_dropped_after_opening;
+    KernelAlone out_of_file_descriptors;
     Unplugging objects_survive_their_device;
 }
 

@@ -1,6 +1,8 @@
-//! Integration tests: they run on a real device, as root, usually inside a virtual machine (`cargo xtask test`).
+//! Integration tests: they run on a device inside the process, as anybody (`cargo test`), and on real devices, as root, usually inside a
+//! virtual machine (`cargo xtask test`).
 //!
-//! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none all tests are ignored.
+//! `UVERBS_TEST_DEVICE` names the device. Without it the first one there is serves, and if there is none `soft0`, the device inside the
+//! process, where tests are ignored that are of the kernel: of netlink, sysfs, devices that come and go, and privileges.
 //! On an EFA device, only tests of EFA run: those for the model as it is, or as `UVERBS_TEST_EFA` says that it was configured
 //! (`few`, `mute`). On a siw device, those of [`siw`] run and no others.
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
@@ -63,6 +65,10 @@ enum Kind {
     Alone,
     /// A test that runs in this process, on a device with completion counters.
     Counting,
+    /// The same three, which need the kernel.
+    Kernel,
+    KernelAlone,
+    KernelCounting,
     /// A test that runs in a child process of its own, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
     /// closed.
     Unplugging,
@@ -148,15 +154,24 @@ impl Case {
         format!("{module}::{}", self.name)
     }
 
+    /// Whether a device inside the process is nothing for it.
+    fn is_of_the_kernel(&self) -> bool {
+        // Discovery is by the kernel, and the program is another process.
+        [device::CASES, cli::CASES].iter().any(|cases| cases[0].module == self.module)
+            || matches!(self.kind, Kind::Kernel | Kind::KernelAlone | Kind::KernelCounting)
+    }
+
     fn trial(self, there: &There) -> Trial {
-        let ignored = !there.device
-            || there.own != self.kind.own()
-            || self.kind == Kind::Counting && !there.counters
-            || self.kind == Kind::Unplugging && lifetime::kernel_version() <= (6, 12);
+        let ignored = there.own != self.kind.own()
+            || self.is_of_the_kernel() && there.soft
+            || matches!(self.kind, Kind::Counting | Kind::KernelCounting) && !there.counters
+            || self.kind == Kind::Unplugging && !there.soft && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
         let run = move || {
             match self.kind {
-                Kind::Alone | Kind::Unplugging | Kind::SiwAlone => child::run(&self.path()),
+                Kind::Alone | Kind::KernelAlone | Kind::Unplugging | Kind::SiwAlone => {
+                    child::run(&self.path());
+                }
                 _ => (self.run)(),
             }
             Ok(())
@@ -167,26 +182,30 @@ impl Case {
 
 /// What there is to test with.
 struct There {
-    device: bool,
+    soft: bool,
     counters: bool,
     /// The tests of its driver alone: they run, and no others.
     own: Option<Kind>,
 }
 
 fn main() -> ExitCode {
+    let soft = common::device_is_soft();
+    if soft {
+        // SAFETY: there is no other thread yet.
+        unsafe { std::env::set_var("UVERBS_SOFT", "1") };
+    }
     if let Some(path) = child::wanted() {
         let case = Case::all().find(|case| case.path() == path).expect("a case of that name");
         (case.run)();
         return ExitCode::SUCCESS;
     }
-    let device = common::device_is_named() || !uverbs::Device::list().unwrap_or_default().is_empty();
-    let own = match device.then(|| common::device().driver()).flatten() {
+    let own = match common::device().driver() {
         Some("efa") => Some(efa::kind()),
         Some("siw") => Some(Kind::Siw),
         _ => None,
     };
-    let counters = device && own != Some(Kind::Siw) && counters::are_expected();
-    let there = There { device, counters, own };
+    let counters = own != Some(Kind::Siw) && counters::are_expected();
+    let there = There { soft, counters, own };
     let tests = Case::all().filter(|case| case.kind != Kind::Part).map(|case| case.trial(&there)).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -19,7 +19,7 @@ crate::cases! {
     Shared register_errors_are_explained;
     Shared memory_lent_to_be_read_is_not_written;
     Alone memory_that_cannot_be_accessed_is_refused;
-    Alone vb_20_the_locked_memory_limit_is_named;
+    KernelAlone vb_20_the_locked_memory_limit_is_named;
     Shared a_domain_with_a_region_is_busy;
     Alone nothing_stays_pinned_or_mapped;
 }

@@ -8,7 +8,7 @@ use crate::common::{PORT, Setup, wait_until};
 use crate::soft::{SoftDevice, ip};
 
 crate::cases! {
-    Shared vb_33_the_path_mtu_is_at_most_the_active_one;
+    Kernel vb_33_the_path_mtu_is_at_most_the_active_one;
 }
 
 fn vb_33_the_path_mtu_is_at_most_the_active_one() {

@@ -36,8 +36,16 @@ const CONSUMER: usize = std::mem::offset_of!(QueueBuf, consumer_index);
 impl Mapping {
     fn all() -> Vec<Self> {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let rings = maps.lines().filter(|line| line.contains("/dev/infiniband/"));
+        let rings = maps.lines().filter(|line| line.contains("infiniband"));
+        let mut seen = Vec::new();
         rings
+            // A device inside the process has mapped its rings too.
+            .filter(|line| {
+                let memory = line.split_whitespace().skip(2).take(3).collect::<Vec<_>>().join(" ");
+                let new = !seen.contains(&memory);
+                seen.push(memory);
+                new
+            })
             .map(|line| {
                 let (range, rest) = line.split_once(' ').unwrap();
                 assert!(rest.starts_with("rw-s"), "{line}");

@@ -1,5 +1,6 @@
 //! Soft devices of a test's own, for what would disturb others.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::Command;
@@ -7,15 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::netlink::{RDMA, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use uverbs::{Device, link};
+use uverbs::{Device, link, soft};
 use uverbs_ioctl::netlink::Socket;
 use uverbs_ioctl::uapi::netlink::{client, nldev_attr, nldev_cmd, type_of};
 
-use crate::common::{PORT, wait_until};
+use crate::common::{PORT, device_is_soft, wait_until};
 
-/// A soft-RoCE device over a network interface of its own. There is one at a time, so that device nodes come and go in order.
+/// A soft-RoCE device over a network interface of its own, or one inside the process. There is one at a time, so that device nodes come and
+/// go in order.
 pub(crate) struct SoftDevice {
     name: String,
+    /// It is inside the process, where it has no interface.
+    inside: Option<RefCell<soft::Device>>,
     netdev: String,
     _turn: File,
 }
@@ -23,6 +27,11 @@ pub(crate) struct SoftDevice {
 impl SoftDevice {
     /// One with an IPv4 address.
     pub(crate) fn new() -> Self {
+        if device_is_soft() {
+            let (name, netdev) = ("inside".to_owned(), String::new());
+            let inside = Some(RefCell::new(soft::Device::new(&soft::Wire::new(), &name)));
+            return Self { name, inside, netdev, _turn: turn() };
+        }
         let this = Self::without_address();
         ip(&["address", "add", "192.168.78.1/24", "dev", &this.netdev]);
         let context = this.device().open().unwrap();
@@ -34,12 +43,11 @@ impl SoftDevice {
     /// One whose only GID is the link-local one.
     pub(crate) fn without_address() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let turn = File::create(std::env::temp_dir().join("uverbs-tests-soft-device")).unwrap();
-        turn.lock().unwrap();
+        let turn = turn();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let netdev = format!("t{}n{number}", std::process::id());
         ip(&["link", "add", &netdev, "type", "dummy"]);
-        let this = Self { name: format!("soft_{netdev}"), netdev, _turn: turn };
+        let this = Self { name: format!("soft_{netdev}"), inside: None, netdev, _turn: turn };
         ip(&["link", "set", &this.netdev, "up"]);
         this.create();
         let context = this.device().open().unwrap();
@@ -49,12 +57,19 @@ impl SoftDevice {
 
     /// Makes the device, once more after `delete`.
     pub(crate) fn create(&self) {
+        if let Some(inside) = &self.inside {
+            inside.replace(soft::Device::new(&soft::Wire::new(), &self.name));
+            return;
+        }
         link::add(&self.name, "rxe", &self.netdev).unwrap();
         let has_node = || Device::list().unwrap().iter().any(|device| device.name() == self.name);
         wait_until("device node", has_node);
     }
 
     pub(crate) fn delete(&self) {
+        if let Some(inside) = &self.inside {
+            return inside.borrow().remove();
+        }
         link::delete(&self.name).unwrap();
     }
 
@@ -67,11 +82,18 @@ impl SoftDevice {
     }
 
     pub(crate) fn device(&self) -> Device {
+        if let Some(inside) = &self.inside {
+            return inside.borrow().clone().into();
+        }
         Device::find(&self.name).unwrap()
     }
 
     /// Objects on it, of all processes, by kind.
     pub(crate) fn resources(&self) -> BTreeMap<String, u64> {
+        if let Some(inside) = &self.inside {
+            let found = inside.borrow().resources();
+            return found.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect();
+        }
         let index = self.device().index().unwrap();
         Socket::open().unwrap().resources(index).unwrap().into_iter().collect()
     }
@@ -85,9 +107,18 @@ impl SoftDevice {
 
 impl Drop for SoftDevice {
     fn drop(&mut self) {
-        // The interface takes the device with it.
-        ip(&["link", "del", &self.netdev]);
+        if self.inside.is_none() {
+            // The interface takes the device with it.
+            ip(&["link", "del", &self.netdev]);
+        }
     }
+}
+
+/// Held by whoever has a device of its own.
+fn turn() -> File {
+    let turn = File::create(std::env::temp_dir().join("uverbs-tests-soft-device")).unwrap();
+    turn.lock().unwrap();
+    turn
 }
 
 pub(crate) fn ip(arguments: &[&str]) {

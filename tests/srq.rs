@@ -24,7 +24,7 @@ crate::cases! {
     Shared resizing_is_refused_below_what_is_posted;
     Shared the_limit_is_queried_and_disarms_itself;
     Shared any_order_of_dropping;
-    Alone resizing_without_address_space_loses_nothing;
+    KernelAlone resizing_without_address_space_loses_nothing;
     Alone what_is_made_is_given_back;
 }
 

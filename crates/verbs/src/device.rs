@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     fn device(driver_id: Option<u32>, abi_version: u32) -> Device {
-        Device(Arc::new(DeviceInfo {
+        Device::of_kernel(DeviceInfo {
             // As a device of another driver would be called.
             device: netlink::Device { name: "mlx5_7".to_owned(), ..Default::default() },
             has_index: true,
@@ -342,7 +342,7 @@ mod tests {
             node: "/dev/infiniband/uverbs9".into(),
             stamp: Err(Errno::ENOENT),
             found_at: Instant::now(),
-        }))
+        })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Devices inside the process, with the feature `soft`: no RDMA in the kernel, no hardware and no privileges are needed.
 //!
 //! They answer as soft-RoCE of the kernel does, errors included, and reach each other, but no other process.
-//! With `UVERBS_SOFT=2` in the environment [`Device::list`] has `soft0` and `soft1` too.
+//! With `UVERBS_SOFT=2` in the environment [`Device::list`](crate::Device::list) has `soft0` and `soft1` too.
 //!
 //! ```
 //! # fn main() -> uverbs::Result<()> {
