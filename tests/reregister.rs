@@ -92,7 +92,7 @@ fn what_cannot_be_changed_stays_as_it_was() {
     let keys = (region.lkey(), region.rkey());
     refused(region.reregister(Some(&other), None), Errno::EINVAL, &["rereg_mr", "another context"]);
     // Read-only memory is not made writable behind the back of who lent it.
-    for access in [LOCAL, AccessFlags::MW_BIND] {
+    for access in [LOCAL, LOCAL | AccessFlags::MW_BIND, AccessFlags::REMOTE_ATOMIC] {
         refused(region.reregister(None, Some(access)), Errno::EACCES, &["registered without"]);
     }
     if can(&mut region) {
