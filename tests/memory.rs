@@ -186,7 +186,7 @@ fn a_domain_with_a_region_is_busy() {
     let region = domain.allocate(4096, AccessFlags::empty()).unwrap();
     let error = domain.destroy().unwrap_err();
     assert_eq!(error.error().kind(), ErrorKind::Busy);
-    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["dealloc_pd", "1 other objects"]);
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["dealloc_pd", "in use 1 times"]);
     let domain = error.into_inner();
     // It works as before.
     let qp = Setup::default();

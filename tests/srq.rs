@@ -99,7 +99,7 @@ fn vb_18_an_srq_in_use_is_busy() {
     let Shared { context, domain, memory, cq, srq } = shared;
     let error = srq.destroy().unwrap_err();
     assert_eq!(error.error().kind(), ErrorKind::Busy);
-    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_srq", "in use by 1 QPs"]);
+    refused(Err::<(), _>(error.error().clone()), Errno::EBUSY, &["destroy_srq", "in use 1 times"]);
     let srq = error.into_inner();
     drop(memory);
     let domain = domain.destroy().unwrap_err().into_inner();

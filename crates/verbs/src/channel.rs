@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use uverbs_ioctl::{Errno, calls, events};
 
 use crate::context::{Context, ContextInner};
-use crate::cq::CqShared;
 use crate::error::{DestroyError, Error, Result};
 
 const GET_EVENT: &str = "get_cq_event";
@@ -49,10 +48,28 @@ pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
 
 pub(crate) struct ChannelInner {
     fd: OwnedFd,
-    /// The CQs that report here, by the number that their events carry.
-    queues: Mutex<HashMap<u64, Weak<CqShared>>>,
+    /// Of the CQs that report here, by the number that their events carry.
+    queues: Mutex<HashMap<u64, Arc<Reports>>>,
     /// Keeps the device open.
     context: Arc<ContextInner>,
+}
+
+/// What a CQ, its channel and its events share. They do not keep the CQ alive.
+pub(crate) struct Reports {
+    id: u64,
+    pub(crate) unacknowledged: AtomicU32,
+    /// Whether the next completion raises an event, or has raised one that nobody has read.
+    pub(crate) armed: AtomicBool,
+    /// Number of events that have been read.
+    pub(crate) events: AtomicU32,
+}
+
+impl Reports {
+    /// Of a new CQ, whose events carry that number.
+    pub(crate) fn new(id: u64) -> Self {
+        let (unacknowledged, armed, events) = Default::default();
+        Self { id, unacknowledged, armed, events }
+    }
 }
 
 impl ChannelInner {
@@ -64,8 +81,8 @@ impl ChannelInner {
         &self.context
     }
 
-    pub(crate) fn insert(&self, queue: &Arc<CqShared>) {
-        self.queues.lock().insert(queue.id(), Arc::downgrade(queue));
+    pub(crate) fn insert(&self, queue: &Arc<Reports>) {
+        self.queues.lock().insert(queue.id, queue.clone());
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -80,7 +97,7 @@ impl ChannelInner {
     fn read(&self) -> Result<CompletionEvent, Errno> {
         loop {
             let id = events::read_completion_event(&self.fd)?;
-            let queue = self.queues.lock().get(&id).and_then(Weak::upgrade);
+            let queue = self.queues.lock().get(&id).cloned();
             if let Some(queue) = queue {
                 queue.unacknowledged.fetch_add(1, Ordering::Relaxed);
                 queue.events.fetch_add(1, Ordering::Release);
@@ -178,12 +195,12 @@ pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
 /// Dropped, it acknowledges itself on its own CQ, as `ibv_ack_cq_events` does: a CQ with events that are not acknowledged
 /// cannot be destroyed.
 #[must_use = "it says which CQ to poll"]
-pub struct CompletionEvent(Arc<CqShared>);
+pub struct CompletionEvent(Arc<Reports>);
 
 impl CompletionEvent {
     /// Which CQ: the one with this [`id`](crate::CompletionQueue::id).
     pub fn queue_id(&self) -> u64 {
-        self.0.id()
+        self.0.id
     }
 }
 

@@ -13,7 +13,7 @@ use uverbs_ioctl::{Errno, calls};
 
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
-use crate::object::Object;
+use crate::object::{Object, destroy_shared};
 use crate::provider::CounterValues;
 
 bitflags! {
@@ -301,7 +301,8 @@ impl CompletionCounter {
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while it is attached to a QP, or a copy of it is there.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
-        crate::object::destroy_shared(self.0, "destroy_comp_cntr", Self, |inner| &mut inner.object)
+        const VERB: &str = "destroy_comp_cntr";
+        destroy_shared(self, VERB, |counter| &mut counter.0, |_| Ok(()), |inner| &mut inner.object)
     }
 
     pub(crate) fn inner(&self) -> &Arc<CounterInner> {

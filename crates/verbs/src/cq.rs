@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use uverbs_ioctl::calls::{self, CqRequest};
 use uverbs_ioctl::{Errno, Transport};
 
-use crate::channel::{ChannelInner, CompletionChannel, deadline};
+use crate::channel::{ChannelInner, CompletionChannel, Reports, deadline};
 use crate::completion::{CompletionStatus, WorkCompletion};
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
 use crate::events::{AsyncEventElement, EventSource, not_acknowledged};
 use crate::failure;
-use crate::object::{Object, next_id};
+use crate::object::{Object, destroy_shared, next_id};
 use crate::provider::{CompletionRing, FAILED};
 
 /// A completion queue, `struct ibv_cq`.
@@ -44,16 +44,12 @@ pub struct CompletionQueue {
     shared: Arc<CqShared>,
 }
 
-/// What QPs and events keep alive of a CQ.
+/// What QPs keep alive of a CQ.
 pub(crate) struct CqShared {
     object: Object,
     source: EventSource,
     channel: Option<Arc<ChannelInner>>,
-    pub(crate) unacknowledged: AtomicU32,
-    /// Whether the next completion raises an event, or has raised one that nobody has read.
-    pub(crate) armed: AtomicBool,
-    /// Number of events that have been read.
-    pub(crate) events: AtomicU32,
+    reports: Arc<Reports>,
 }
 
 impl CqShared {
@@ -109,17 +105,16 @@ impl CompletionQueue {
             Error::new(VERB, errno).or_detail(|| explain(context, errno, entries, vector))
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
+        let reports = Arc::new(Reports::new(id));
+        if let Some(channel) = channel {
+            channel.0.insert(&reports);
+        }
         let shared = Arc::new(CqShared {
             object: Object::new(context.inner().clone(), new.handle, destroy),
             source: EventSource::new(context.inner(), id, AsyncEventElement::CompletionQueue(id)),
             channel: channel.map(|channel| channel.0.clone()),
-            unacknowledged: AtomicU32::new(0),
-            armed: AtomicBool::new(false),
-            events: AtomicU32::new(0),
+            reports,
         });
-        if let Some(channel) = channel {
-            channel.0.insert(&shared);
-        }
         Ok(Self { ring: new.ring, entries: new.entries, shared })
     }
 
@@ -221,10 +216,10 @@ impl CompletionQueue {
         }
         let object = &self.shared.object;
         // Before the kernel is asked: the event may be read by another thread before it has answered.
-        self.shared.armed.fetch_or(!solicited_only, Ordering::AcqRel);
-        let events = self.shared.events.load(Ordering::Acquire);
+        self.shared.reports.armed.fetch_or(!solicited_only, Ordering::AcqRel);
+        let events = self.shared.reports.events.load(Ordering::Acquire);
         self.ring.arm(object.transport(), object.handle(), solicited_only, events).map_err(|errno| {
-            self.shared.armed.store(false, Ordering::Release);
+            self.shared.reports.armed.store(false, Ordering::Release);
             let detail = (errno == Errno::EOPNOTSUPP && solicited_only)
                 .then(|| "the device cannot tell solicited completions apart".to_owned());
             Error::new(VERB, errno).or_detail(|| detail)
@@ -285,7 +280,7 @@ impl CompletionQueue {
     /// Arms it, unless it is armed still: one event a sleep is enough, and the kernel's list of them does not grow. Whether it was
     /// not.
     pub(crate) fn arm_once(&mut self) -> Result<bool> {
-        let armed = self.shared.armed.load(Ordering::Acquire);
+        let armed = self.shared.reports.armed.load(Ordering::Acquire);
         if !armed {
             self.arm(false)?;
         }
@@ -298,30 +293,14 @@ impl CompletionQueue {
     /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a QP uses it or an event of it has not been dropped.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_cq";
-        let Self { ring, entries, shared } = self;
-        let events = shared.unacknowledged.load(Ordering::Acquire) + shared.source.unacknowledged();
-        if events > 0 {
-            let error = not_acknowledged(VERB, events);
-            return Err(DestroyError::new(Self { ring, entries, shared }, error));
-        }
-        match Arc::try_unwrap(shared) {
-            Ok(mut inner) => match inner.object.destroy() {
-                Ok(()) => Ok(()),
-                Err(errno) => {
-                    let shared = Arc::new(inner);
-                    if let Some(channel) = &shared.channel {
-                        channel.insert(&shared);
-                    }
-                    Err(DestroyError::new(Self { ring, entries, shared }, Error::new(VERB, errno)))
-                }
-            },
-            Err(shared) => {
-                let users = Arc::strong_count(&shared).saturating_sub(1);
-                let detail = format!("in use {users} times by queues of QPs or by events");
-                let error = Error::with(VERB, Errno::EBUSY, detail);
-                Err(DestroyError::new(Self { ring, entries, shared }, error))
+        let check = |shared: &CqShared| {
+            let completions = shared.reports.unacknowledged.load(Ordering::Acquire);
+            match completions + shared.source.unacknowledged() {
+                0 => Ok(()),
+                events => Err(not_acknowledged(VERB, events)),
             }
-        }
+        };
+        destroy_shared(self, VERB, |queue| &mut queue.shared, check, |shared| &mut shared.object)
     }
 
     pub(crate) fn shared(&self) -> &Arc<CqShared> {

@@ -130,6 +130,20 @@ impl Device {
         self.0.soft.as_ref()
     }
 
+    /// A device that is not there, for tests that open it with a transport of their own.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self::of_kernel(DeviceInfo {
+            device: netlink::Device { name: "nowhere0".to_owned(), ..Default::default() },
+            has_index: false,
+            driver_id: None,
+            abi_version: 2,
+            node: "/nowhere".into(),
+            stamp: Err(Errno::ENOENT),
+            found_at: std::time::Instant::now(),
+        })
+    }
+
     /// What the device with that index is called now.
     pub(crate) fn name_of_index(index: u32) -> Option<String> {
         let devices = netlink::Socket::open().and_then(|mut socket| socket.devices()).ok()?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uverbs_ioctl::{Errno, Transport};
 
 use crate::context::ContextInner;
-use crate::error::{DestroyError, Error};
+use crate::error::{DestroyError, Error, Result};
 
 /// A number for events to name an object by. It is never used twice in this process, so that a late event cannot be taken for one of
 /// a later object.
@@ -78,23 +78,22 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Destroys the object in a shared value, if this is the only reference to it.
-pub(crate) fn destroy_shared<T, W>(
-    shared: Arc<T>,
+/// Destroys the object in the part of `owner` that others share, if nobody else does and `check` has nothing against it.
+pub(crate) fn destroy_shared<W, T>(
+    mut owner: W,
     verb: &'static str,
-    wrap: impl Fn(Arc<T>) -> W,
-    object: impl Fn(&mut T) -> &mut Object,
+    shared: fn(&mut W) -> &mut Arc<T>,
+    check: impl FnOnce(&T) -> Result<()>,
+    object: fn(&mut T) -> &mut Object,
 ) -> Result<(), DestroyError<W>> {
-    match Arc::try_unwrap(shared) {
-        Ok(mut inner) => match object(&mut inner).destroy() {
-            Ok(()) => Ok(()),
-            Err(errno) => Err(DestroyError::new(wrap(Arc::new(inner)), Error::new(verb, errno))),
-        },
-        Err(shared) => {
-            let users = Arc::strong_count(&shared).saturating_sub(1);
-            let error =
-                Error::with(verb, Errno::EBUSY, format!("still in use by {users} other objects or copies"));
-            Err(DestroyError::new(wrap(shared), error))
+    let shared = shared(&mut owner);
+    let users = Arc::strong_count(shared).saturating_sub(1);
+    let outcome = check(shared).and_then(|()| match Arc::get_mut(shared) {
+        Some(alone) => object(alone).destroy().map_err(|errno| Error::new(verb, errno)),
+        None => {
+            let detail = format!("still in use {users} times, by other objects or as copies");
+            Err(Error::with(verb, Errno::EBUSY, detail))
         }
-    }
+    });
+    outcome.map_err(|error| DestroyError::new(owner, error))
 }

@@ -176,7 +176,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a region, a window, a QP or a copy of it is there.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
-        destroy_shared(self.0, "dealloc_pd", Self, |object| object)
+        destroy_shared(self, "dealloc_pd", |domain| &mut domain.0, |_| Ok(()), |object| object)
     }
 
     pub(crate) fn handle(&self) -> u32 {

@@ -10,7 +10,7 @@ use uverbs_ioctl::{Errno, Transport};
 use crate::context::ContextInner;
 use crate::error::{DestroyError, Error, Result};
 use crate::events::{AsyncEventElement, EventSource};
-use crate::object::{Object, next_id};
+use crate::object::{Object, destroy_shared, next_id};
 use crate::pd::ProtectionDomain;
 use crate::post::{PostError, ReceiveRequest};
 use crate::provider::SharedReceiveRing;
@@ -196,22 +196,8 @@ impl SharedReceiveQueue {
     /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a QP uses it or an event of it has not been dropped.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_srq";
-        let Self { ring, max_wr, max_sge, number, shared } = self;
-        let failed =
-            |shared, error| Err(DestroyError::new(Self { ring, max_wr, max_sge, number, shared }, error));
-        if let Err(error) = shared.source.check_acknowledged(VERB) {
-            return failed(shared, error);
-        }
-        match Arc::try_unwrap(shared) {
-            Ok(mut inner) => match inner.object.destroy() {
-                Ok(()) => Ok(()),
-                Err(errno) => failed(Arc::new(inner), Error::new(VERB, errno)),
-            },
-            Err(shared) => {
-                let users = Arc::strong_count(&shared).saturating_sub(1);
-                failed(shared, Error::with(VERB, Errno::EBUSY, format!("in use by {users} QPs")))
-            }
-        }
+        let check = |shared: &SrqShared| shared.source.check_acknowledged(VERB);
+        destroy_shared(self, VERB, |queue| &mut queue.shared, check, |shared| &mut shared.object)
     }
 
     pub(crate) fn shared(&self) -> &Arc<SrqShared> {

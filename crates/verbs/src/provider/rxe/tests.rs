@@ -1,7 +1,13 @@
 //! The provider against a transport that records what the kernel is given, and answers as it is told.
 
+mod objects;
+
+use std::collections::HashMap;
+use std::io::{PipeWriter, pipe};
+use std::os::fd::IntoRawFd;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use memmap2::MmapOptions;
 use uverbs_ioctl::uapi::ioctl::{Attr, AttrFlags};
@@ -14,6 +20,7 @@ use uverbs_ioctl::{Doorbell, MmapRaw, Packet};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::*;
+use crate::channel::CompletionChannel;
 use crate::qp::AddressVector;
 
 /// What a ring of that many slots, of `1 << SHIFT` bytes, is mapped with. The size is none of pages.
@@ -49,11 +56,21 @@ struct Kernel {
     mapped: Mutex<Vec<(u64, usize)>>,
     /// How many bytes at its end the driver leaves of its answer.
     cut: usize,
+    /// What methods it refuses, and how.
+    refused: Mutex<HashMap<(u16, u16), Errno>>,
+    /// Numbers of domains, regions and windows.
+    next: AtomicU32,
+    /// Where the completion channel is written to.
+    channel: OnceLock<PipeWriter>,
+    /// A channel that someone reads from while a CQ is destroyed.
+    watched: OnceLock<CompletionChannel>,
+    /// Whose events were read then.
+    seen: Mutex<Vec<u64>>,
 }
 
 impl Kernel {
     /// The outputs of a command and what is written there.
-    fn answers(object: u16, method: u16, legacy_command: u64) -> Vec<(u16, Vec<u8>)> {
+    fn answers(&self, object: u16, method: u16, legacy_command: u64) -> Vec<(u16, Vec<u8>)> {
         use attr::{
             create_cq, create_qp, create_srq, destroy_cq, destroy_qp, destroy_srq, invoke_write, uhw,
         };
@@ -78,7 +95,12 @@ impl Kernel {
             (object::CQ, method::cq::DESTROY) => vec![(destroy_cq::RESP, vec![0; 8])],
             (object::QP, method::qp::DESTROY) => vec![(destroy_qp::RESP, vec![0; 4])],
             (object::SRQ, method::srq::DESTROY) => vec![(destroy_srq::RESP, vec![0; 4])],
-            (object::AH, method::ah::DESTROY) => vec![],
+            (object::AH, method::ah::DESTROY)
+            | (object::DEVICE, method::device::GET_CONTEXT)
+            | (object::ASYNC_EVENT, method::async_event::ALLOC)
+            | (object::PD, method::pd::DESTROY)
+            | (object::MR, method::mr::DESTROY)
+            | (object::MW, method::mw::DESTROY) => vec![],
             (object::DEVICE, method::device::INVOKE_WRITE) => match u32::try_from(legacy_command).unwrap() {
                 write_cmd::CREATE_AH => vec![
                     (invoke_write::CORE_OUT, bytes(&legacy::CreateAhResp { ah_handle: HANDLE })),
@@ -88,7 +110,27 @@ impl Kernel {
                     (invoke_write::CORE_OUT, bytes(&legacy::ResizeCqResp { cqe: 511, ..Default::default() })),
                     (uhw::OUT, bytes(&ResizeCqResp { mi: ring(0x5000, 512) })),
                 ],
-                write_cmd::MODIFY_SRQ => vec![],
+                write_cmd::ALLOC_PD => {
+                    let response = legacy::AllocPdResp { pd_handle: self.number() };
+                    vec![(invoke_write::CORE_OUT, bytes(&response))]
+                }
+                write_cmd::REG_MR => {
+                    let mr_handle = self.number();
+                    let (lkey, rkey) = (mr_handle << 8, mr_handle << 8);
+                    vec![(invoke_write::CORE_OUT, bytes(&legacy::RegMrResp { mr_handle, lkey, rkey }))]
+                }
+                write_cmd::ALLOC_MW => {
+                    let mw_handle = self.number();
+                    let response = legacy::AllocMwResp { mw_handle, rkey: mw_handle << 8 | 0xfe };
+                    vec![(invoke_write::CORE_OUT, bytes(&response))]
+                }
+                write_cmd::CREATE_COMP_CHANNEL => {
+                    let (reader, writer) = pipe().unwrap();
+                    self.channel.set(writer).unwrap();
+                    let fd = reader.into_raw_fd() as u32;
+                    vec![(invoke_write::CORE_OUT, bytes(&legacy::CreateCompChannelResp { fd }))]
+                }
+                write_cmd::MODIFY_SRQ | write_cmd::MODIFY_QP => vec![],
                 EX_QUERY_DEVICE => vec![(invoke_write::CORE_OUT, vec![])],
                 other => panic!("command {other:#x}"),
             },
@@ -107,6 +149,19 @@ impl Kernel {
         // SAFETY: longer inputs are pointers to so many bytes, which the command borrows.
         unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(attribute.data as usize), length) }
             .to_vec()
+    }
+
+    fn number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 0x100
+    }
+
+    /// Makes it refuse a method, or no more.
+    fn refuse(&self, method: (u16, u16), errno: Option<Errno>) {
+        let mut refused = self.refused.lock().unwrap();
+        match errno {
+            Some(errno) => drop(refused.insert(method, errno)),
+            None => drop(refused.remove(&method)),
+        }
     }
 
     fn call(&self, index: usize) -> Call {
@@ -135,7 +190,17 @@ unsafe impl Transport for Kernel {
         let (object, method) = (packet.header().object_id, packet.header().method_id);
         let id = attr::invoke_write::WRITE_CMD;
         let legacy = packet.attributes().iter().find(|attribute| attribute.attr_id == id);
-        let answers = Self::answers(object, method, legacy.map_or(0, |attribute| attribute.data));
+        if (object, method) == (object::CQ, method::cq::DESTROY)
+            && let Some(channel) = self.watched.get()
+            && let Ok(event) = channel.try_get_event()
+        {
+            self.seen.lock().unwrap().push(event.queue_id());
+        }
+        if let Some(errno) = self.refused.lock().unwrap().get(&(object, method)) {
+            self.calls.lock().unwrap().push(Call { object, method, attributes: Vec::new() });
+            return Err(*errno);
+        }
+        let answers = self.answers(object, method, legacy.map_or(0, |attribute| attribute.data));
         let mut call = Call { object, method, attributes: Vec::new() };
         for attribute in packet.attributes_mut() {
             let Some((_, answer)) = answers.iter().find(|(id, _)| *id == attribute.attr_id) else {
@@ -168,12 +233,15 @@ unsafe impl Transport for Kernel {
         if let Some(attribute) = packet.attributes_mut().iter_mut().find(|a| Some(a.attr_id) == new) {
             attribute.data = u64::from(HANDLE);
         }
+        if (object, method) == (object::ASYNC_EVENT, method::async_event::ALLOC) {
+            packet.attributes_mut()[0].data = pipe().unwrap().0.into_raw_fd() as u64;
+        }
         self.calls.lock().unwrap().push(call);
         Ok(())
     }
 
     fn doorbell(&self, _: Doorbell) -> Result<(), Errno> {
-        Err(Errno::EINVAL)
+        Ok(())
     }
 
     fn map(&self, offset: u64, length: usize) -> Result<MmapRaw, Errno> {
@@ -184,6 +252,25 @@ unsafe impl Transport for Kernel {
         // SAFETY: the mapping is at least as long, and nobody else has it.
         unsafe { map.as_mut_ptr().cast::<QueueBuf>().write(header) };
         Ok(map)
+    }
+}
+
+// SAFETY: as what it refers to.
+unsafe impl Transport for &'static Kernel {
+    fn driver_id(&self) -> u32 {
+        (**self).driver_id()
+    }
+
+    fn issue(&self, packet: &mut Packet) -> Result<(), Errno> {
+        (**self).issue(packet)
+    }
+
+    fn doorbell(&self, doorbell: Doorbell) -> Result<(), Errno> {
+        (**self).doorbell(doorbell)
+    }
+
+    fn map(&self, offset: u64, length: usize) -> Result<MmapRaw, Errno> {
+        (**self).map(offset, length)
     }
 }
 
