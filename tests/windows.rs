@@ -485,7 +485,21 @@ fn regions_stay_while_windows_are_bound() {
         let bytes =
             unsafe { std::ptr::with_exposed_provenance::<[u8; 4]>(remote.address as usize).read_volatile() };
         assert_eq!(&bytes, b"late");
-        drop((window, b));
+        // It goes with the window, or with the queue pair that takes that along.
+        let End { qp, memory, .. } = b;
+        let domain = memory.protection_domain().clone();
+        match kind {
+            MemoryWindowType::Type1 => {
+                window.destroy().unwrap();
+                qp.destroy().unwrap();
+            }
+            MemoryWindowType::Type2 => {
+                drop(qp);
+                window.destroy().unwrap();
+            }
+        }
+        memory.destroy().unwrap();
+        domain.destroy().unwrap();
     }
 }
 

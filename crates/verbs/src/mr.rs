@@ -1,10 +1,9 @@
 //! Memory regions.
 
-use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use bitflags::bitflags;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -102,7 +101,7 @@ pub struct MemoryRegion {
     /// Whether it was registered to be written.
     writable: bool,
     /// The memory, if it is the region's own. Freed only when the region is gone from the kernel.
-    memory: ManuallyDrop<Option<Memory>>,
+    memory: Option<Memory>,
 }
 
 // SAFETY: the pointer is to memory that the region owns or that the caller of `register_raw` vouched for; access to it goes by
@@ -115,7 +114,7 @@ impl MemoryRegion {
     pub(crate) fn own(domain: &ProtectionDomain, memory: Memory, access: AccessFlags) -> Result<Self> {
         // SAFETY: the memory goes into the region, which frees it only after it has been deregistered.
         let mut region = unsafe { Self::borrow(domain, memory.as_ptr(), memory.len(), access) }?;
-        region.memory = ManuallyDrop::new(Some(memory));
+        region.memory = Some(memory);
         Ok(region)
     }
 
@@ -159,7 +158,7 @@ impl MemoryRegion {
             lkey: response.lkey,
             rkey: response.rkey,
             writable: access.intersects(WRITES),
-            memory: ManuallyDrop::new(None),
+            memory: None,
         })
     }
 
@@ -336,15 +335,36 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        match self.object.destroy() {
-            // SAFETY: dropped once, here.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
+        if let Err(errno) = self.object.destroy() {
+            let (object, memory) = (self.object.take(), self.memory.take());
+            self.domain.0.retain(Registration { object, memory, start: self.address(), length: self.length });
+            log::debug!("{} bytes at {:p} stay registered for now: {errno}", self.length, self.start);
+        }
+    }
+}
+
+/// What is left of a region that was dropped, but that the kernel does not let go yet.
+pub(crate) struct Registration {
+    object: Object,
+    memory: Option<Memory>,
+    start: u64,
+    length: usize,
+}
+
+impl Registration {
+    pub(crate) fn destroy(&mut self) -> Result<(), Errno> {
+        self.object.destroy()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Err(errno) = self.object.destroy() {
             // The device may still reach it.
-            Err(errno) => log::error!(
-                "{} bytes at {:p} stay registered and are leaked: {errno}",
-                self.length,
-                self.start
-            ),
+            mem::forget(self.memory.take());
+            self.object.abandon();
+            let Self { start, length, .. } = *self;
+            log::error!("{length} bytes at {start:#x} stay registered and are leaked: {errno}");
         }
     }
 }

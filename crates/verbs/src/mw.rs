@@ -44,8 +44,8 @@ pub enum MemoryWindowType {
 /// `ibv_bind_mw` for type 1.
 ///
 /// Access through it ends when it is bound elsewhere, invalidated or destroyed. A region to which a window is bound cannot be
-/// deregistered: its `destroy` says so, and if it is dropped its memory is leaked, since peers still reach it. A QP that is dropped takes
-/// the windows of type 2 that it has bound with it.
+/// deregistered: its `destroy` says so, and if it is dropped it goes when a window or a QP of the domain does and it is bound no more,
+/// since peers still reach it until then. A QP that is dropped takes the windows of type 2 that it has bound with it.
 ///
 /// soft-RoCE keeps peers to the access rights of the window and inside of its region, but not inside of the window.
 ///
@@ -235,6 +235,7 @@ impl Drop for MemoryWindow {
         if let Err(errno) = self.shared.destroy() {
             log::warn!("{self:?} is left to the kernel: {errno}");
         }
+        self.domain.0.release();
     }
 }
 

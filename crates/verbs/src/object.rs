@@ -55,6 +55,17 @@ impl Object {
         }
         Ok(())
     }
+
+    /// Moves it out of a place that is dropped.
+    pub(crate) fn take(&mut self) -> Self {
+        let live = std::mem::take(&mut self.live);
+        Self { context: self.context.clone(), handle: self.handle, destroy: self.destroy, live }
+    }
+
+    /// Leaves it to the kernel, without a word.
+    pub(crate) fn abandon(&mut self) {
+        self.live = false;
+    }
 }
 
 impl Drop for Object {

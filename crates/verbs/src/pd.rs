@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use uverbs_ioctl::uapi::user_verbs::{AllocPd, Sge};
 use uverbs_ioctl::{Errno, calls};
 
 use crate::ah::AddressHandle;
-use crate::context::Context;
+use crate::context::{Context, ContextInner};
 use crate::dma_buf::DmaBufRegion;
 use crate::error::{DestroyError, Error, Result};
 use crate::memory::Memory;
-use crate::mr::{AccessFlags, MemoryAdvice, MemoryRegion};
+use crate::mr::{AccessFlags, MemoryAdvice, MemoryRegion, Registration};
 use crate::mw::{MemoryWindow, MemoryWindowType};
 use crate::object::{Object, destroy_shared};
 use crate::post::ScatterGather;
@@ -37,13 +38,38 @@ use crate::srq::SharedReceiveQueue;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct ProtectionDomain(pub(crate) Arc<Object>);
+pub struct ProtectionDomain(pub(crate) Arc<Domain>);
+
+/// What all objects of a domain keep alive of it.
+pub(crate) struct Domain {
+    // Fields are dropped in this order.
+    /// Regions that were dropped while a memory window was bound to them.
+    retained: Mutex<Vec<Registration>>,
+    object: Object,
+}
+
+impl Domain {
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        self.object.context()
+    }
+
+    /// Takes a region that the kernel does not let go yet.
+    pub(crate) fn retain(&self, region: Registration) {
+        self.retained.lock().push(region);
+    }
+
+    /// Something has been destroyed that may have kept such regions.
+    pub(crate) fn release(&self) {
+        self.retained.lock().retain_mut(|region| region.destroy().is_err());
+    }
+}
 
 impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let response = calls::invoke(context.transport(), &AllocPd::default())
             .map_err(|errno| Error::new("alloc_pd", errno))?;
-        Ok(Self(Arc::new(Object::new(context.inner().clone(), response.pd_handle, calls::destroy_pd))))
+        let object = Object::new(context.inner().clone(), response.pd_handle, calls::destroy_pd);
+        Ok(Self(Arc::new(Domain { retained: Mutex::default(), object })))
     }
 
     /// Allocates zeroed memory and registers it, `ibv_reg_mr`.
@@ -176,11 +202,15 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy) (`EBUSY`) while a region, a window, a QP or a copy of it is there.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
-        destroy_shared(self, "dealloc_pd", |domain| &mut domain.0, |_| Ok(()), |object| object)
+        let release = |domain: &Domain| {
+            domain.release();
+            Ok(())
+        };
+        destroy_shared(self, "dealloc_pd", |domain| &mut domain.0, release, |domain| &mut domain.object)
     }
 
     pub(crate) fn handle(&self) -> u32 {
-        self.0.handle()
+        self.0.object.handle()
     }
 }
 

@@ -254,7 +254,7 @@ pub struct QueuePair {
     pub(crate) groups: Vec<(Gid, u16)>,
     // Kept alive, and let go only after the QP itself.
     counters: Vec<Arc<CounterInner>>,
-    _domain: ProtectionDomain,
+    domain: ProtectionDomain,
     _send_cq: Arc<CqShared>,
     _recv_cq: Arc<CqShared>,
     srq: Option<Arc<SrqShared>>,
@@ -322,7 +322,7 @@ impl QueuePair {
             counted: CounterOperations::empty(),
             groups: Vec::new(),
             counters: Vec::new(),
-            _domain: domain.clone(),
+            domain: domain.clone(),
             _send_cq: init.send_cq.shared().clone(),
             _recv_cq: init.recv_cq.shared().clone(),
             srq: srq.cloned(),
@@ -562,6 +562,7 @@ impl Drop for QueuePair {
         self.object.context().failures().remove(&self.failure);
         if let Some(windows) = self.rings.windows() {
             windows.destroy();
+            self.domain.0.release();
         }
         // The kernel does not let one go that is attached.
         for (group, lid) in std::mem::take(&mut self.groups) {
