@@ -333,7 +333,7 @@ impl Scene {
 }
 
 fn bindings_that_cannot_be_are_refused() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     let window = scene.window(MemoryWindowType::Type2);
     let elsewhere = scene.a.memory.protection_domain().allocate(4096, BINDABLE).unwrap();
     refused(window.binding(&elsewhere, 0..8, WRITE), Errno::EPERM, &["bind_mw", "different domains"]);
@@ -348,6 +348,21 @@ fn bindings_that_cannot_be_are_refused() {
     let relaxed = WRITE | AccessFlags::RELAXED_ORDERING;
     refused(window.binding(region, 0..8, relaxed), Errno::EINVAL, &["RELAXED_ORDERING"]);
     refused(window.unbinding(), Errno::EINVAL, &["type 2", "invalidated"]);
+
+    // Neither of another domain nor of another context.
+    let mut stranger = Scene::new();
+    for kind in [MemoryWindowType::Type1, MemoryWindowType::Type2] {
+        let window = scene.window(kind);
+        let binding = window.binding(region, 0..8, WRITE).unwrap();
+        let request = SendRequest::bind_memory_window(1, binding);
+        for qp in [&mut scene.a.qp, &mut stranger.b.qp] {
+            let error = qp.post_send_list(&[request]).unwrap_err();
+            assert_eq!((error.reason, error.errno()), (PostReason::OtherDomain, Errno::EPERM as i32));
+            refused(qp.post_send().push(&request).submit(), Errno::EPERM, &["different domains"]);
+        }
+        bind(&mut scene.b, binding);
+    }
+
     let Scene { mut b, .. } = scene;
     let sges = [b.memory.sge(0..8)];
     let binding = window.binding(&scene.region, 0..8, WRITE).unwrap();
@@ -571,6 +586,12 @@ fn windows_move_to_another_queue_pair_once_invalidated() {
     let binding = window.binding(&scene.region, 64..128, WRITE).unwrap();
     let request = SendRequest::bind_memory_window(1, binding).signaled();
     let number = scene.b.qp.qp_num();
+    // What is not posted moves nothing.
+    let spare = scene.window(MemoryWindowType::Type2);
+    let spare_binding = spare.binding(&scene.region, 0..8, WRITE).unwrap();
+    drop(scene.b.qp.post_send().push(&SendRequest::bind_memory_window(1, spare_binding)));
+    other_b.post_send_list(&[SendRequest::bind_memory_window(1, spare_binding).signaled()]).unwrap();
+    assert_eq!(succeeded(&poll_for(&mut cq, 1)), [1]);
     let error = other_b.post_send_list(&[request]).unwrap_err();
     assert_eq!((error.reason, error.errno()), (PostReason::WindowElsewhere { qp_num: number }, 22));
     refused(
@@ -594,7 +615,10 @@ fn windows_move_to_another_queue_pair_once_invalidated() {
     assert_eq!(&bytes, b"moved");
     // The other one takes it along, and a request with it is refused from then on.
     drop(other_b);
-    let error = other_a.qp.post_send_list(&[request]).unwrap_err();
+    let mut late = domain.create_queue_pair(&scene.setup.init(&cq)).unwrap();
+    other_a.qp.modify(&ModifyQueuePair::to(QueuePairState::Reset)).unwrap();
+    scene.setup.connect(&scene.context, &mut other_a.qp, &mut late);
+    let error = late.post_send_list(&[request]).unwrap_err();
     assert_eq!(error.reason, PostReason::WindowGone);
 }
 
@@ -645,7 +669,18 @@ fn keys_that_are_not_bound_are_not_invalidated() {
     // Not by another queue pair.
     refused(&mut scene.a, bound);
     invalidate(&mut scene.b, bound);
+    refused(&mut scene.b, bound);
     two.invalidated();
+    refused(&mut scene.b, bound);
+    // Not bound.
+    let binding = two.binding(&scene.region, 0..64, WRITE).unwrap();
+    drop(scene.b.qp.post_send().push(&SendRequest::bind_memory_window(1, binding)));
+    refused(&mut scene.b, binding.remote().rkey);
+    // Failed.
+    let missing = scene.b.memory.protection_domain().allocate(4096, AccessFlags::LOCAL_WRITE).unwrap();
+    let binding = two.binding(&missing, 0..64, WRITE).unwrap();
+    fails_to_bind(&mut scene, binding);
+    refused(&mut scene.b, binding.remote().rkey);
     refused(&mut scene.b, bound);
     // A key that the window does not have any more is the device's to refuse.
     let again = scene.bind(&two, 0..64, WRITE);
@@ -656,6 +691,8 @@ fn keys_that_are_not_bound_are_not_invalidated() {
     assert!([CompletionStatus::LOC_QP_OP_ERR, CompletionStatus::WR_FLUSH_ERR].contains(&error.status));
     scene.reconnect();
     scene.writes(again, 0);
+    // It may or may not have been executed before the reset.
+    refused(&mut scene.b, again.rkey);
     two.destroy().unwrap();
     refused(&mut scene.b, again.rkey);
 }

@@ -1,9 +1,9 @@
 //! Memory windows.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::{fmt, mem, ptr};
 
 use parking_lot::Mutex;
 use uverbs_ioctl::uapi::user_verbs::AllocMw;
@@ -12,8 +12,8 @@ use uverbs_ioctl::{Errno, calls};
 
 use crate::error::{DestroyError, Error, Result};
 use crate::mr::{AccessFlags, MemoryRegion};
-use crate::object::Object;
-use crate::pd::ProtectionDomain;
+use crate::object::{Object, next_id};
+use crate::pd::{Domain, ProtectionDomain};
 use crate::post::{PostReason, RemoteMemory};
 
 const BIND: &str = "bind_mw";
@@ -85,10 +85,24 @@ struct State {
 enum Place {
     /// No QP has it.
     Free,
-    /// A QP of that number may have bound it.
-    QueuePair(u32),
+    /// A QP may have bound it, or may bind it yet.
+    QueuePair {
+        /// Of its [`BoundWindows`].
+        id: u64,
+        qp_num: u32,
+        /// Whether it is bound when all that has been posted has been executed. If a binding of it fails, so does the QP: nothing behind
+        /// it is executed.
+        bound: bool,
+    },
     /// It has been destroyed.
     Gone,
+}
+
+impl Place {
+    /// Whether it is the QP with those windows.
+    fn is_at(self, owner: u64) -> bool {
+        matches!(self, Self::QueuePair { id, .. } if id == owner)
+    }
 }
 
 impl MemoryWindow {
@@ -130,7 +144,8 @@ impl MemoryWindow {
     ///
     /// What only the device knows shows when the request completes: with [`MW_BIND_ERR`](crate::CompletionStatus::MW_BIND_ERR), or on
     /// newer soft-RoCE (seen on Linux 6.12 and 7.3) as flushed, where the region lacks `MW_BIND`, or `LOCAL_WRITE` for remote writes
-    /// and atomics, and where the window is bound already.
+    /// and atomics, and where the window is bound already. A window of type 2 that was not bound already belongs to the QP until that is
+    /// [noted](Self::invalidated).
     pub fn binding(
         &self,
         region: &MemoryRegion,
@@ -197,10 +212,13 @@ impl MemoryWindow {
         self.shared.0.lock().rkey = rkey;
     }
 
-    /// Notes that a window of type 2 has been invalidated. Only then can another QP bind it.
+    /// Notes that a window of type 2 has been invalidated, by either side, or that a binding of it has failed: it is bound to nothing. Only
+    /// then can another QP bind it.
+    ///
+    /// From then on the QP that had bound it is destroyed without it. If it is still bound, the kernel waits 50 seconds for that.
     pub fn invalidated(&self) {
         let mut state = self.shared.0.lock();
-        if let Place::QueuePair(_) = state.place {
+        if let Place::QueuePair { .. } = state.place {
             state.place = Place::Free;
         }
     }
@@ -225,8 +243,8 @@ impl Shared {
         Ok(())
     }
 
-    fn is_at(&self, qp_num: u32) -> bool {
-        self.0.lock().place == Place::QueuePair(qp_num)
+    fn is_at(&self, owner: u64) -> bool {
+        self.0.lock().place.is_at(owner)
     }
 }
 
@@ -286,47 +304,107 @@ fn next_key(rkey: u32) -> u32 {
 /// They are destroyed before the QP is. The kernel has them hold on to the QP: it would wait for them for 50 seconds, then free the QP
 /// all the same.
 pub(crate) struct BoundWindows {
+    /// Numbers of QPs are those of a device, and used again.
+    id: u64,
     qp_num: u32,
+    /// The QP's.
+    domain: Weak<Domain>,
     windows: HashMap<u32, Arc<Shared>>,
+    /// Where windows were before the requests that the device has not been shown yet.
+    before: Vec<(Arc<Shared>, Place)>,
 }
 
 impl BoundWindows {
     pub(crate) fn new(qp_num: u32) -> Self {
-        Self { qp_num, windows: HashMap::new() }
+        let (domain, windows, before) = Default::default();
+        Self { id: next_id(), qp_num, domain, windows, before }
+    }
+
+    /// Says which domain the QP belongs to: windows of others are refused.
+    pub(crate) fn belong_to(&mut self, domain: &ProtectionDomain) {
+        self.domain = Arc::downgrade(&domain.0);
     }
 
     /// Notes that the QP is about to bind a window.
-    pub(crate) fn add(&mut self, window: &MemoryWindow) -> Result<(), PostReason> {
+    pub(crate) fn bind(&mut self, window: &MemoryWindow) -> Result<(), PostReason> {
+        if !ptr::eq(self.domain.as_ptr(), Arc::as_ptr(&window.domain.0)) {
+            return Err(PostReason::OtherDomain);
+        }
+        if window.kind == MemoryWindowType::Type1 {
+            return Ok(());
+        }
         let mut state = window.shared.0.lock();
         match state.place {
-            Place::QueuePair(number) if number == self.qp_num => return Ok(()),
-            Place::QueuePair(number) => return Err(PostReason::WindowElsewhere { qp_num: number }),
+            Place::QueuePair { id, qp_num, .. } if id != self.id => {
+                return Err(PostReason::WindowElsewhere { qp_num });
+            }
             Place::Gone => return Err(PostReason::WindowGone),
-            Place::Free => state.place = Place::QueuePair(self.qp_num),
+            Place::QueuePair { .. } | Place::Free => {}
         }
+        let place = Place::QueuePair { id: self.id, qp_num: self.qp_num, bound: true };
+        self.before.push((window.shared.clone(), mem::replace(&mut state.place, place)));
         let index = index(state.rkey);
         drop(state);
         // Before it takes more memory, those that have left are forgotten.
         if self.windows.len() == self.windows.capacity() {
-            self.windows.retain(|_, window| window.is_at(self.qp_num));
+            self.windows.retain(|_, window| window.is_at(self.id));
         }
         self.windows.insert(index, window.shared.clone());
         Ok(())
     }
 
-    /// Whether the QP may have bound a window with that key.
-    pub(crate) fn have(&self, rkey: u32) -> bool {
-        self.windows.get(&index(rkey)).is_some_and(|window| window.is_at(self.qp_num))
+    /// Notes that the QP is about to invalidate a key, if that is of a window that is bound then.
+    pub(crate) fn invalidate(&mut self, rkey: u32) -> Result<(), PostReason> {
+        let none = PostReason::NotBound { rkey };
+        let window = self.windows.get(&index(rkey)).ok_or(none)?;
+        let mut state = window.0.lock();
+        let before = state.place;
+        match &mut state.place {
+            Place::QueuePair { id, bound, .. } if *id == self.id && *bound => *bound = false,
+            _ => return Err(none),
+        }
+        self.before.push((window.clone(), before));
+        Ok(())
+    }
+
+    /// The device has been shown the requests.
+    #[inline]
+    pub(crate) fn commit(&mut self) {
+        self.before.clear();
+    }
+
+    /// The requests that the device has not been shown are forgotten.
+    #[inline]
+    pub(crate) fn rewind(&mut self) {
+        while let Some((window, before)) = self.before.pop() {
+            let mut state = window.0.lock();
+            // Not if it has been noted, meanwhile, that it is elsewhere.
+            if state.place.is_at(self.id) {
+                state.place = before;
+            }
+        }
+    }
+
+    /// The QP has forgotten its requests, and nobody can say which of them it has executed.
+    pub(crate) fn reset(&mut self) {
+        self.rewind();
+        for window in self.windows.values() {
+            if let Place::QueuePair { id, bound, .. } = &mut window.0.lock().place
+                && *id == self.id
+            {
+                *bound = false;
+            }
+        }
     }
 
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.windows.values().filter(|window| window.is_at(self.qp_num)).count()
+        self.windows.values().filter(|window| window.is_at(self.id)).count()
     }
 
     /// Destroys them.
     pub(crate) fn destroy(&mut self) {
-        for (_, window) in self.windows.drain().filter(|(_, window)| window.is_at(self.qp_num)) {
+        for (_, window) in self.windows.drain().filter(|(_, window)| window.is_at(self.id)) {
             if let Err(errno) = window.destroy() {
                 log::warn!("a memory window of QP {:#08x} is left to the kernel: {errno}", self.qp_num);
             }

@@ -256,16 +256,19 @@ impl<'a> SendRequest<'a> {
 
     /// Invalidates an own remote key: that of a memory window of type 2 that this QP has bound. It waits for everything posted before.
     ///
-    /// The kernel's soft-RoCE crashes, up to Linux 7.3 at least, if the window is not bound any more. So what is known not to be bound is
-    /// [refused](PostReason::NotBound); that the peer has invalidated it, only [`MemoryWindow::invalidated`](crate::MemoryWindow::invalidated)
-    /// can tell.
+    /// The kernel's soft-RoCE crashes, up to Linux 7.3 at least, if the window is not bound any more. So it is
+    /// [refused](PostReason::NotBound) unless a binding of the window has been posted since the last invalidation of it, and the QP has
+    /// not been reset since: which bindings it had executed is not known, so a window that was bound before is destroyed, or invalidated
+    /// by the peer. That the peer has invalidated it is not known either, until it is
+    /// [noted](crate::MemoryWindow::invalidated): note it before the key can be invalidated again.
     pub fn local_invalidate(wr_id: u64, rkey: u32) -> Self {
         Self { operation: Operation::LocalInvalidate(rkey), ..Self::send(wr_id, &[]) }
     }
 
     /// Binds a memory window, `ibv_bind_mw` for type 1. The binding is in force before requests posted after it are executed.
     ///
-    /// Posting one for a window of type 2 takes a lock, and may take memory: the QP keeps account of what it has bound.
+    /// Posting one for a window of type 2, or an invalidation, takes a lock, and may take memory: the QP keeps account of what it has bound.
+    /// A binding that fails, or is flushed, has to be [noted](crate::MemoryWindow::invalidated) before another QP can bind the window.
     pub fn bind_memory_window(wr_id: u64, binding: WindowBinding<'a>) -> Self {
         Self { operation: Operation::BindMemoryWindow(binding), ..Self::send(wr_id, &[]) }
     }
@@ -446,17 +449,19 @@ pub enum PostReason {
         /// Bytes.
         length: u64,
     },
-    /// A memory window of type 2 that another QP may have bound: `EINVAL`. If it has been invalidated,
+    /// A memory window of type 2 that another QP may have bound: `EINVAL`. If it has been invalidated, or the binding has failed,
     /// [say so](crate::MemoryWindow::invalidated).
     WindowElsewhere {
         /// Number of that QP.
         qp_num: u32,
     },
-    /// A key to invalidate that is not of a memory window of type 2 that this QP may have bound: `EINVAL`.
+    /// A key to invalidate that is not of a memory window of type 2 that this QP has bound since it was reset: `EINVAL`.
     NotBound {
         /// The key.
         rkey: u32,
     },
+    /// A memory window of another protection domain than the QP: `EPERM`.
+    OtherDomain,
     /// A memory window that has gone with the QP that had bound it: `EINVAL`.
     WindowGone,
     /// A datagram without a destination: `EINVAL`.
@@ -489,6 +494,7 @@ impl PostError {
     fn number(&self) -> Errno {
         match self.reason {
             PostReason::QueueFull => Errno::ENOMEM,
+            PostReason::OtherDomain => Errno::EPERM,
             PostReason::Doorbell(errno) => Errno::from_raw(errno),
             _ => Errno::EINVAL,
         }
@@ -526,6 +532,7 @@ impl From<PostError> for Error {
             PostReason::NotBound { rkey } => {
                 format!("{rkey:#x} is not the key of a memory window of type 2 that the QP has bound")
             }
+            PostReason::OtherDomain => "QP and memory window belong to different domains".to_owned(),
             PostReason::WindowGone => "the memory window has gone with the QP that had bound it".to_owned(),
             PostReason::NoDestination => "a datagram without a destination".to_owned(),
             PostReason::NoSuchQueuePair(number) => format!("{number:#x} is no QP number of this device"),

@@ -307,6 +307,9 @@ impl QueuePair {
         let element = AsyncEventElement::QueuePair(new.created.qp_num);
         let mut rings = new.rings;
         rings.accept_receives(false);
+        if let Some(windows) = rings.windows() {
+            windows.belong_to(domain);
+        }
         let watched = srq.is_none() && !context.ops().flushes_late_receives();
         let failure = Failure::new(new.created.handle, new.created.qp_num, watched);
         context.failures().insert(&failure);

@@ -221,11 +221,17 @@ impl WorkRings for Work {
     fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno> {
         self.send.publish();
         self.shown = self.send.position();
+        self.windows.commit();
         transport.doorbell(Doorbell::Send { qp })
     }
 
     fn abort_sends(&mut self) {
         self.send.rewind(self.shown);
+        self.windows.rewind();
+    }
+
+    fn reset(&mut self) {
+        self.windows.reset();
     }
 
     fn post_receives(&mut self, requests: &[ReceiveRequest<'_>]) -> usize {

@@ -7,7 +7,7 @@ use uverbs_ioctl::uapi::rxe::{DmaInfo, SendWqe, SendWr, SendWrAtomic, SendWrFlus
 use uverbs_ioctl::uapi::user_verbs::{DeviceCapFlags, selectivity_level, wr_opcode};
 
 use super::{Work, total_length, write_sges};
-use crate::mw::{MemoryWindowType, WindowBinding};
+use crate::mw::WindowBinding;
 use crate::post::{
     FlushExtent, FlushPlacement, Payload, PostReason, RemoteMemory, ScatterGather, SendRequest,
 };
@@ -117,10 +117,10 @@ impl Work {
     ) -> Result<(), PostReason> {
         self.check_connected(request, wr_opcode::LOCAL_INV)?;
         check_no_payload(request)?;
+        // It may only be noted if it does go.
+        self.send.reserve().ok_or(PostReason::QueueFull)?;
         // There is nothing else that the driver could invalidate for a user, and the kernel crashes if it is a window that is not bound.
-        if !self.windows.have(rkey) {
-            return Err(PostReason::NotBound { rkey });
-        }
+        self.windows.invalidate(rkey)?;
         self.push_without_message(SendWr { ex: rkey, ..head(request, wr_opcode::LOCAL_INV) }, 0, 0, &[], None)
     }
 
@@ -132,9 +132,8 @@ impl Work {
     ) -> Result<(), PostReason> {
         self.check_connected(request, wr_opcode::BIND_MW)?;
         check_no_payload(request)?;
-        if binding.window.kind() == MemoryWindowType::Type2 {
-            self.windows.add(binding.window)?;
-        }
+        self.send.reserve().ok_or(PostReason::QueueFull)?;
+        self.windows.bind(binding.window)?;
         let mut wr = head(request, wr_opcode::BIND_MW);
         let window = SendWrMw {
             addr: binding.address,

@@ -5,14 +5,16 @@ use std::io::Write;
 
 use super::*;
 use crate::{
-    AccessFlags, Context, Device, ErrorKind, Memory, MemoryWindowType, ModifyQueuePair, ProtectionDomain,
-    QueuePair, QueuePairInit, QueuePairState,
+    AccessFlags, Context, Device, ErrorKind, Memory, MemoryRegion, MemoryWindow, MemoryWindowType,
+    ModifyQueuePair, PostReason, ProtectionDomain, QueuePair, QueuePairInit, QueuePairState, RemoteMemory,
+    SendRequest,
 };
 
 const DESTROY_CQ: (u16, u16) = (object::CQ, method::cq::DESTROY);
 const DESTROY_MR: (u16, u16) = (object::MR, method::mr::DESTROY);
 const DESTROY_MW: (u16, u16) = (object::MW, method::mw::DESTROY);
 const DESTROY_PD: (u16, u16) = (object::PD, method::pd::DESTROY);
+const DESTROY_QP: (u16, u16) = (object::QP, method::qp::DESTROY);
 
 fn open() -> (&'static Kernel, Context) {
     let kernel: &'static Kernel = Box::leak(Box::default());
@@ -24,6 +26,139 @@ fn queue_pair(context: &Context, domain: &ProtectionDomain) -> QueuePair {
     let mut qp = domain.create_queue_pair(&QueuePairInit::reliable_connection(&cq)).unwrap();
     qp.modify(&ModifyQueuePair::to(QueuePairState::ReadyToSend)).unwrap();
     qp
+}
+
+/// Two queue pairs with the same number (all have), a window of type 2, and a region to bind it to.
+struct Scene {
+    kernel: &'static Kernel,
+    qp: QueuePair,
+    other: QueuePair,
+    window: MemoryWindow,
+    region: MemoryRegion,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (kernel, context) = open();
+        let domain = context.alloc_protection_domain().unwrap();
+        Self {
+            kernel,
+            qp: queue_pair(&context, &domain),
+            other: queue_pair(&context, &domain),
+            window: domain.alloc_memory_window(MemoryWindowType::Type2).unwrap(),
+            region: domain.allocate(4096, AccessFlags::MW_BIND).unwrap(),
+        }
+    }
+}
+
+/// A request that binds the window, and one that invalidates its key.
+fn requests<'a>(window: &'a MemoryWindow, region: &MemoryRegion) -> (SendRequest<'a>, SendRequest<'static>) {
+    let binding = window.binding(region, 0..64, AccessFlags::REMOTE_READ).unwrap();
+    let invalidate = SendRequest::local_invalidate(2, binding.remote().rkey);
+    (SendRequest::bind_memory_window(1, binding), invalidate)
+}
+
+fn post(qp: &mut QueuePair, request: SendRequest<'_>) -> Result<(), PostReason> {
+    let list = qp.post_send_list(&[request]).map_err(|error| error.reason);
+    if list.is_err() {
+        assert_eq!(qp.post_send().push(&request).submit().map_err(|error| error.reason), list);
+    }
+    list
+}
+
+fn is_not_bound(qp: &mut QueuePair, invalidate: SendRequest<'_>) {
+    assert!(matches!(post(qp, invalidate), Err(PostReason::NotBound { .. })));
+}
+
+#[test]
+fn a_binding_is_invalidated_once() {
+    let Scene { mut qp, window, region, .. } = Scene::new();
+    let (bind, invalidate) = requests(&window, &region);
+    for _ in 0..3 {
+        is_not_bound(&mut qp, invalidate);
+        post(&mut qp, bind).unwrap();
+        post(&mut qp, invalidate).unwrap();
+    }
+    is_not_bound(&mut qp, invalidate);
+    let batch = qp.post_send().push(&bind).push(&invalidate).push(&invalidate);
+    assert_eq!(batch.submit().unwrap_err().index, 2);
+    // Nobody knows yet whether it has been executed.
+    let refusal = qp.destroy().unwrap_err();
+    assert!(refusal.to_string().contains("1 memory windows"), "{refusal}");
+}
+
+#[test]
+fn what_was_not_posted_changes_nothing() {
+    let Scene { mut qp, mut other, window, region, .. } = Scene::new();
+    let (bind, invalidate) = requests(&window, &region);
+    let nowhere = RemoteMemory { address: 0, rkey: 0 };
+    let too_long = SendRequest::rdma_write_inline(0, &[&[0; 100]], nowhere);
+    drop(qp.post_send().push(&bind));
+    is_not_bound(&mut qp, invalidate);
+    qp.post_send().push(&bind).push(&invalidate).push(&bind).push(&too_long).submit().unwrap_err();
+    is_not_bound(&mut qp, invalidate);
+    std::mem::forget(qp.post_send().push(&bind));
+    is_not_bound(&mut qp, invalidate);
+    while post(&mut qp, SendRequest::send(0, &[])).is_ok() {}
+    assert_eq!(post(&mut qp, bind), Err(PostReason::QueueFull));
+
+    post(&mut other, bind).unwrap();
+    drop(other.post_send().push(&invalidate));
+    other.post_send().push(&invalidate).push(&too_long).submit().unwrap_err();
+    post(&mut other, invalidate).unwrap();
+    is_not_bound(&mut other, invalidate);
+    qp.destroy().unwrap();
+}
+
+#[test]
+fn a_full_queue_keeps_what_is_bound() {
+    let Scene { mut qp, window, region, .. } = Scene::new();
+    let (bind, invalidate) = requests(&window, &region);
+    post(&mut qp, bind).unwrap();
+    while post(&mut qp, SendRequest::send(0, &[])).is_ok() {}
+    for _ in 0..2 {
+        assert_eq!(post(&mut qp, invalidate), Err(PostReason::QueueFull));
+    }
+}
+
+#[test]
+fn what_a_reset_queue_pair_has_bound_is_not_known() {
+    let Scene { kernel, mut qp, window, region, .. } = Scene::new();
+    let (bind, invalidate) = requests(&window, &region);
+    post(&mut qp, bind).unwrap();
+    std::mem::forget(qp.post_send().push(&invalidate));
+    qp.modify(&ModifyQueuePair::to(QueuePairState::Reset)).unwrap();
+    qp.modify(&ModifyQueuePair::to(QueuePairState::ReadyToSend)).unwrap();
+    is_not_bound(&mut qp, invalidate);
+    // If this one fails, the queue pair does not get as far as the other.
+    post(&mut qp, bind).unwrap();
+    post(&mut qp, invalidate).unwrap();
+    drop(qp);
+    assert!(kernel.methods().ends_with(&[DESTROY_MW, DESTROY_QP, DESTROY_CQ]));
+}
+
+#[test]
+fn queue_pairs_are_not_told_by_their_number() {
+    let Scene { kernel, mut qp, mut other, window, region } = Scene::new();
+    assert_eq!(qp.qp_num(), other.qp_num());
+    let (bind, invalidate) = requests(&window, &region);
+    post(&mut qp, bind).unwrap();
+    assert_eq!(post(&mut other, bind), Err(PostReason::WindowElsewhere { qp_num: QP_NUM }));
+    is_not_bound(&mut other, invalidate);
+    other.destroy().unwrap();
+    drop(qp);
+    assert!(kernel.methods().ends_with(&[DESTROY_MW, DESTROY_QP, DESTROY_CQ]));
+}
+
+#[test]
+fn windows_of_other_domains_are_refused() {
+    let Scene { window, region, .. } = Scene::new();
+    let (bind, _) = requests(&window, &region);
+    let mut elsewhere = Scene::new();
+    let error = elsewhere.qp.post_send_list(&[bind]).unwrap_err();
+    assert_eq!((error.reason, error.errno()), (PostReason::OtherDomain, Errno::EPERM as i32));
+    assert_eq!(crate::Error::from(error).kind(), ErrorKind::PermissionDenied);
+    elsewhere.qp.destroy().unwrap();
 }
 
 thread_local! {
@@ -68,10 +203,8 @@ fn is_mapped(name: &str) -> bool {
 fn a_region_that_cannot_go_goes_with_the_window() {
     logged();
     const NAME: &str = "goes-with-the-window";
-    let (kernel, context) = open();
-    let domain = context.alloc_protection_domain().unwrap();
-    let (qp, window) =
-        (queue_pair(&context, &domain), domain.alloc_memory_window(MemoryWindowType::Type2).unwrap());
+    let Scene { kernel, qp, window, .. } = Scene::new();
+    let domain = window.protection_domain().clone();
     let region = domain.register(named(NAME), AccessFlags::MW_BIND).unwrap();
     let before = kernel.methods().len();
     kernel.refuse(DESTROY_MR, Some(Errno::EINVAL));
