@@ -146,7 +146,7 @@ fn type_1_is_bound_moved_and_unbound() {
     // Only the low byte is the user's.
     assert_eq!((first.rkey >> 8, first.rkey & 0xff), (fresh >> 8, (fresh + 1) & 0xff));
     assert_eq!(window.rkey(), fresh);
-    window.bound(first.rkey);
+    window.note_bound(first).unwrap();
     assert_eq!(window.rkey(), first.rkey);
     scene.writes(first, 0);
     // Writing is all.
@@ -156,7 +156,7 @@ fn type_1_is_bound_moved_and_unbound() {
     // Bound anew, in one step.
     let second = scene.bind(&window, 1024..2048, READ);
     assert_eq!(second.address, scene.region.address() + 1024);
-    window.bound(second.rkey);
+    window.note_bound(second).unwrap();
     scene.may_not_write(first);
     scene.may_not_write(second);
     let sent = pattern(7, 32);
@@ -167,13 +167,13 @@ fn type_1_is_bound_moved_and_unbound() {
 
     let nothing = window.unbinding().unwrap();
     bind(&mut scene.b, nothing);
-    window.bound(nothing.remote().rkey);
+    window.note_bound(nothing.remote()).unwrap();
     scene.denied(SendRequest::rdma_read(7, &landing, second));
     scene.denied(SendRequest::rdma_read(7, &landing, RemoteMemory { rkey: window.rkey(), ..second }));
     // Often enough for the low byte to wrap.
     for _ in 0..300 {
         let remote = scene.bind(&window, 0..64, WRITE);
-        window.bound(remote.rkey);
+        window.note_bound(remote).unwrap();
     }
     let last = RemoteMemory { rkey: window.rkey(), ..first };
     assert_eq!(last.rkey >> 8, fresh >> 8);
@@ -190,12 +190,12 @@ fn type_2_is_bound_and_invalidated() {
     for round in 0..300 {
         let start = 16 * (round % 8);
         let remote = scene.bind(&window, start..start + 64, WRITE);
-        window.bound(remote.rkey);
+        window.note_bound(remote).unwrap();
         if round % 50 == 0 {
             scene.writes(remote, start);
         }
         invalidate(&mut scene.b, remote.rkey);
-        window.invalidated();
+        window.note_invalidated();
         if round % 100 == 0 {
             scene.may_not_write(remote);
         }
@@ -204,7 +204,7 @@ fn type_2_is_bound_and_invalidated() {
     let mut requests = Vec::new();
     for _ in 0..4 {
         let binding = window.binding(&scene.region, 0..64, WRITE).unwrap();
-        window.bound(binding.remote().rkey);
+        window.note_bound(binding.remote()).unwrap();
         requests.push(SendRequest::bind_memory_window(1, binding));
         requests.push(SendRequest::send_inline(2, &[b"x"]));
         requests.push(SendRequest::local_invalidate(3, binding.remote().rkey));
@@ -245,7 +245,7 @@ fn sends_invalidate_keys_of_the_peer() {
     let window = scene.window(MemoryWindowType::Type2);
     for batch in [false, true] {
         let remote = scene.bind(&window, 0..64, WRITE);
-        window.bound(remote.rkey);
+        window.note_bound(remote).unwrap();
         scene.writes(remote, 0);
         scene.b.receive(20, 0..64);
         let parts: [&[u8]; 2] = [b"done ", b"with it"];
@@ -262,7 +262,7 @@ fn sends_invalidate_keys_of_the_peer() {
         assert_eq!((received.wr_id(), success.opcode()), (20, CompletionOpcode::Receive));
         assert_eq!((success.invalidated_rkey(), success.immediate()), (Some(remote.rkey), None));
         assert_eq!(scene.b.bytes(0..12), b"done with it");
-        window.invalidated();
+        window.note_invalidated();
         scene.may_not_write(remote);
     }
     // Other messages invalidate nothing.
@@ -302,7 +302,7 @@ fn atomics_through_windows() {
     let mut scene = Scene::new();
     let window = scene.window(MemoryWindowType::Type2);
     let remote = scene.bind(&window, 64..72, AccessFlags::REMOTE_ATOMIC);
-    window.bound(remote.rkey);
+    window.note_bound(remote).unwrap();
     let result = [scene.a.memory.sge(0..8)];
     scene.region.write(64, &7_u64.to_ne_bytes());
     scene
@@ -348,6 +348,10 @@ fn bindings_that_cannot_be_are_refused() {
     let relaxed = WRITE | AccessFlags::RELAXED_ORDERING;
     refused(window.binding(region, 0..8, relaxed), Errno::EINVAL, &["RELAXED_ORDERING"]);
     refused(window.unbinding(), Errno::EINVAL, &["type 2", "invalidated"]);
+    let other = scene.window(MemoryWindowType::Type2);
+    let key = other.binding(region, 0..8, WRITE).unwrap().remote();
+    let named = [format!("{:#x}", key.rkey), format!("{:#x}", window.rkey())];
+    refused(window.note_bound(key), Errno::EINVAL, &["no key", &named[0], &named[1]]);
 
     // Neither of another domain nor of another context.
     let mut stranger = Scene::new();
@@ -386,7 +390,7 @@ fn vb_15_bindings_that_the_device_refuses() {
         {
             let binding = window.binding(region, 0..64, access).unwrap();
             fails_to_bind(&mut scene, binding);
-            window.invalidated();
+            window.note_invalidated();
         }
         // It is as good as new.
         let region = &constant;
@@ -398,7 +402,7 @@ fn vb_15_bindings_that_the_device_refuses() {
         assert_eq!(succeeded(&poll_for(&mut scene.a.cq, 1)), [3]);
         // With a key that it does not have any more.
         fails_to_bind(&mut scene, binding);
-        window.bound(binding.remote().rkey);
+        window.note_bound(binding.remote()).unwrap();
         if kind == MemoryWindowType::Type2 {
             // Bound already.
             let binding = window.binding(region, 64..128, READ).unwrap();
@@ -469,7 +473,7 @@ fn regions_stay_while_windows_are_bound() {
         let mut scene = Scene::new();
         let window = scene.window(kind);
         let remote = scene.bind(&window, 0..64, WRITE);
-        window.bound(remote.rkey);
+        window.note_bound(remote).unwrap();
         let Scene { region, .. } = scene;
         let refusal = region.destroy().unwrap_err();
         assert!(matches!(refusal.error().kind(), ErrorKind::InvalidInput | ErrorKind::Busy), "{refusal}");
@@ -479,10 +483,10 @@ fn regions_stay_while_windows_are_bound() {
         if kind == MemoryWindowType::Type1 {
             let nothing = window.unbinding().unwrap();
             bind(&mut scene.b, nothing);
-            window.bound(nothing.remote().rkey);
+            window.note_bound(nothing.remote()).unwrap();
         } else {
             invalidate(&mut scene.b, remote.rkey);
-            window.invalidated();
+            window.note_invalidated();
         }
         let Scene { region, .. } = scene;
         region.destroy().unwrap();
@@ -545,7 +549,7 @@ fn queue_pairs_take_their_windows_with_them() {
     let keys: Vec<_> = windows.iter().map(|window| scene.bind(window, 0..64, WRITE).rkey).collect();
     // Some are as they were, some are not there any more.
     invalidate(&mut scene.b, keys[0]);
-    windows[0].invalidated();
+    windows[0].note_invalidated();
     let mut windows = windows;
     drop(windows.split_off(10));
 
@@ -582,7 +586,7 @@ fn windows_move_to_another_queue_pair_once_invalidated() {
 
     let window = scene.window(MemoryWindowType::Type2);
     let remote = scene.bind(&window, 0..64, WRITE);
-    window.bound(remote.rkey);
+    window.note_bound(remote).unwrap();
     let binding = window.binding(&scene.region, 64..128, WRITE).unwrap();
     let request = SendRequest::bind_memory_window(1, binding).signaled();
     let number = scene.b.qp.qp_num();
@@ -600,10 +604,10 @@ fn windows_move_to_another_queue_pair_once_invalidated() {
         &[&*format!("{number:#08x}"), "has not been invalidated"],
     );
     invalidate(&mut scene.b, remote.rkey);
-    window.invalidated();
+    window.note_invalidated();
     other_b.post_send_list(&[request]).unwrap();
     assert_eq!(succeeded(&poll_for(&mut cq, 1)), [1]);
-    window.bound(binding.remote().rkey);
+    window.note_bound(binding.remote()).unwrap();
     // The one that had it goes without it.
     let Scene { b, region, .. } = scene;
     b.qp.destroy().unwrap();
@@ -665,12 +669,12 @@ fn keys_that_are_not_bound_are_not_invalidated() {
         refused(&mut scene.b, rkey);
     }
     let bound = scene.bind(&two, 0..64, WRITE).rkey;
-    two.bound(bound);
+    two.note_bound(RemoteMemory { rkey: bound, ..remote }).unwrap();
     // Not by another queue pair.
     refused(&mut scene.a, bound);
     invalidate(&mut scene.b, bound);
     refused(&mut scene.b, bound);
-    two.invalidated();
+    two.note_invalidated();
     refused(&mut scene.b, bound);
     // Not bound.
     let binding = two.binding(&scene.region, 0..64, WRITE).unwrap();

@@ -58,11 +58,11 @@ pub enum MemoryWindowType {
 /// let remote: RemoteMemory = binding.remote();
 /// qp.post_send_list(&[SendRequest::bind_memory_window(1, binding).signaled()])?;
 /// // When it has completed:
-/// window.bound(remote.rkey);
+/// window.note_bound(remote)?;
 /// // The peer, told of `remote`, writes there. Then the key is taken back:
 /// qp.post_send_list(&[SendRequest::local_invalidate(2, window.rkey()).signaled()])?;
 /// // When that has completed:
-/// window.invalidated();
+/// window.note_invalidated();
 /// # Ok(())
 /// # }
 /// ```
@@ -124,7 +124,7 @@ impl MemoryWindow {
         self.kind
     }
 
-    /// Its remote key: the one of the last binding that was [noted](Self::bound). Before the first one it gives access to nothing.
+    /// Its remote key: the one of the last binding that was [noted](Self::note_bound). Before the first one it gives access to nothing.
     pub fn rkey(&self) -> u32 {
         self.shared.0.lock().rkey
     }
@@ -145,7 +145,7 @@ impl MemoryWindow {
     /// What only the device knows shows when the request completes: with [`MW_BIND_ERR`](crate::CompletionStatus::MW_BIND_ERR), or on
     /// newer soft-RoCE (seen on Linux 6.12 and 7.3) as flushed, where the region lacks `MW_BIND`, or `LOCAL_WRITE` for remote writes
     /// and atomics, and where the window is bound already. A window of type 2 that was not bound already belongs to the QP until that is
-    /// [noted](Self::invalidated).
+    /// [noted](Self::note_invalidated).
     pub fn binding(
         &self,
         region: &MemoryRegion,
@@ -207,16 +207,27 @@ impl MemoryWindow {
         Ok(WindowBinding { window_rkey, rkey: next_key(window_rkey), ..binding })
     }
 
-    /// Notes that a binding has been executed, or surely will be: the key that it has given the window, `mw->rkey`.
-    pub fn bound(&self, rkey: u32) {
-        self.shared.0.lock().rkey = rkey;
+    /// Notes that a binding has been executed, or surely will be: its [`remote`](WindowBinding::remote) tells the key that the window has
+    /// now, `mw->rkey`.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) (`EINVAL`) for a key that the window cannot have.
+    pub fn note_bound(&self, remote: RemoteMemory) -> Result<()> {
+        let mut state = self.shared.0.lock();
+        if index(remote.rkey) != index(state.rkey) {
+            let detail =
+                format!("{:#x} is no key of the window, which has {:#x} now", remote.rkey, state.rkey);
+            return Err(Error::with(BIND, Errno::EINVAL, detail));
+        }
+        state.rkey = remote.rkey;
+        Ok(())
     }
 
     /// Notes that a window of type 2 has been invalidated, by either side, or that a binding of it has failed: it is bound to nothing. Only
     /// then can another QP bind it.
     ///
     /// From then on the QP that had bound it is destroyed without it. If it is still bound, the kernel waits 50 seconds for that.
-    pub fn invalidated(&self) {
+    pub fn note_invalidated(&self) {
         let mut state = self.shared.0.lock();
         if let Place::QueuePair { .. } = state.place {
             state.place = Place::Free;

@@ -260,7 +260,7 @@ impl<'a> SendRequest<'a> {
     /// [refused](PostReason::NotBound) unless a binding of the window has been posted since the last invalidation of it, and the QP has
     /// not been reset since: which bindings it had executed is not known, so a window that was bound before is destroyed, or invalidated
     /// by the peer. That the peer has invalidated it is not known either, until it is
-    /// [noted](crate::MemoryWindow::invalidated): note it before the key can be invalidated again.
+    /// [noted](crate::MemoryWindow::note_invalidated): note it before the key can be invalidated again.
     pub fn local_invalidate(wr_id: u64, rkey: u32) -> Self {
         Self { operation: Operation::LocalInvalidate(rkey), ..Self::send(wr_id, &[]) }
     }
@@ -268,7 +268,7 @@ impl<'a> SendRequest<'a> {
     /// Binds a memory window, `ibv_bind_mw` for type 1. The binding is in force before requests posted after it are executed.
     ///
     /// Posting one for a window of type 2, or an invalidation, takes a lock, and may take memory: the QP keeps account of what it has bound.
-    /// A binding that fails, or is flushed, has to be [noted](crate::MemoryWindow::invalidated) before another QP can bind the window.
+    /// A binding that fails, or is flushed, has to be [noted](crate::MemoryWindow::note_invalidated) before another QP can bind the window.
     pub fn bind_memory_window(wr_id: u64, binding: WindowBinding<'a>) -> Self {
         Self { operation: Operation::BindMemoryWindow(binding), ..Self::send(wr_id, &[]) }
     }
@@ -450,7 +450,7 @@ pub enum PostReason {
         length: u64,
     },
     /// A memory window of type 2 that another QP may have bound: `EINVAL`. If it has been invalidated, or the binding has failed,
-    /// [say so](crate::MemoryWindow::invalidated).
+    /// [say so](crate::MemoryWindow::note_invalidated).
     WindowElsewhere {
         /// Number of that QP.
         qp_num: u32,
