@@ -116,11 +116,7 @@ impl DmaBufRegion {
     /// # Panics
     /// If the range is not inside of the region or has 4 GiB or more.
     pub fn sge(&self, range: Range<u64>) -> ScatterGather {
-        let inside = range.start <= range.end && range.end <= self.length;
-        assert!(inside, "{range:?} is not inside of a region of {} bytes", self.length);
-        let length = u32::try_from(range.end - range.start);
-        let length = length.expect("a scatter/gather element has less than 4 GiB");
-        ScatterGather { address: self.address.wrapping_add(range.start), length, lkey: self.lkey }
+        ScatterGather::within(self.address, self.length, self.lkey, range)
     }
 
     /// The domain that it belongs to.

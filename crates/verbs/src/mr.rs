@@ -194,9 +194,8 @@ impl MemoryRegion {
     /// If the range is not inside of the region or has 4 GiB or more.
     #[inline]
     pub fn sge(&self, range: Range<usize>) -> ScatterGather {
-        self.check(range.start, range.len());
-        let length = u32::try_from(range.len()).expect("a scatter/gather element has less than 4 GiB");
-        ScatterGather { address: self.address() + range.start as u64, length, lkey: self.lkey }
+        let range = range.start as u64..range.end as u64;
+        ScatterGather::within(self.address(), self.length as u64, self.lkey, range)
     }
 
     /// Copies `bytes.len()` bytes at `offset` out of the region. A device that writes there meanwhile may leave old and new bytes

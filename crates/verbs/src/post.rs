@@ -1,6 +1,7 @@
 //! Work requests and how they are posted.
 
 use std::fmt;
+use std::ops::Range;
 
 use bitflags::bitflags;
 use uverbs_ioctl::Errno;
@@ -24,6 +25,21 @@ pub struct ScatterGather {
     pub length: u32,
     /// Local key of the memory region.
     pub lkey: u32,
+}
+
+impl ScatterGather {
+    /// A stretch of a region of `size` bytes.
+    ///
+    /// # Panics
+    /// If the range is not inside of the region or has 4 GiB or more.
+    #[inline]
+    pub(crate) fn within(address: u64, size: u64, lkey: u32, range: Range<u64>) -> Self {
+        let inside = range.start <= range.end && range.end <= size;
+        assert!(inside, "{range:?} is not inside of a region of {size} bytes");
+        let length = u32::try_from(range.end - range.start);
+        let length = length.expect("a scatter/gather element has less than 4 GiB");
+        Self { address: address.wrapping_add(range.start), length, lkey }
+    }
 }
 
 bitflags! {

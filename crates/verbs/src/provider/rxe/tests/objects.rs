@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::{
@@ -258,4 +259,16 @@ fn a_queue_that_is_not_destroyed_loses_no_event() {
     cq.destroy().unwrap();
     let event = channel.try_get_event();
     assert_eq!(event.unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+#[expect(clippy::reversed_empty_ranges, reason = "it is to be refused")]
+fn stretches_are_inside_of_their_region() {
+    let Scene { region, .. } = Scene::new();
+    let stretch = |range| catch_unwind(AssertUnwindSafe(|| region.sge(range))).ok();
+    assert_eq!(stretch(4000..4096).map(|sge| (sge.address, sge.length)), Some((region.address() + 4000, 96)));
+    assert_eq!(stretch(4096..4096).map(|sge| sge.length), Some(0));
+    for range in [5..3, 4096..4097, 4097..4097, usize::MAX..usize::MAX] {
+        assert_eq!(stretch(range.clone()), None, "{range:?}");
+    }
 }
