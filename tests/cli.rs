@@ -270,15 +270,22 @@ fn unknown_device_lists_the_known() {
 fn no_device_says_how_to_get_one() {
     let name = device_name();
     only_nodes_of(&[], 0);
-    for arguments in [&["pingpong", "rc", "--loopback"][..], &["info"], &["info", "-d", &name]] {
+    for arguments in [&["pingpong", "rc"][..], &["info"], &["info", "-d", &name]] {
         fails(arguments, &["ENOENT", "/dev/infiniband/"]);
     }
+    let shown = succeeds(&["pingpong", "rc", "--loopback"]);
+    assert!(
+        shown.starts_with("  device:         soft0, inside this process, because open_device: ENOENT"),
+        "{shown}"
+    );
     assert_eq!(succeeds(&["devices", "--json"]).trim(), "[]");
     hide_sysfs();
     refuse_netlink();
-    for arguments in [&["pingpong", "rc", "--loopback"][..], &["info"]] {
+    for arguments in [&["pingpong", "rc"][..], &["info"]] {
         fails(arguments, &["ENODEV", "no RDMA device", "link add"]);
     }
+    let shown = succeeds(&["pingpong", "ud", "--loopback", "-c"]);
+    assert!(shown.contains("soft0, inside this process, because there is no RDMA device\n"), "{shown}");
     fails(&["info", "-d", &name], &["ENODEV", &name]);
 }
 

@@ -71,10 +71,13 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The device with that name, or the first one that can be used.
+/// The device with that name, `soft0` and the like included, or the first one that can be used.
 fn find_device(name: Option<&str>) -> Result<uverbs::Device> {
     match name {
-        Some(name) => Ok(uverbs::Device::find(name)?),
+        Some(name) => match uverbs::soft::device(name) {
+            Ok(soft) => Ok(soft),
+            Err(_) => Ok(uverbs::Device::find(name)?),
+        },
         None => match uverbs::Device::list()?.into_iter().next() {
             Some(device) => Ok(device),
             // One that cannot be used says why when it is opened.

@@ -284,13 +284,18 @@ impl Device {
         &self.info().device.firmware
     }
 
-    /// Path of the character device.
+    /// Path of the character device; empty if it is inside the process.
     pub fn node(&self) -> &Path {
         &self.info().node
     }
 
-    /// Whether its device node is here: not in a container that was given none, or another device's.
+    /// Whether its device node is here: not in a container that was given none, or another device's. A device inside the process needs
+    /// none.
     pub fn has_node(&self) -> bool {
+        #[cfg(feature = "soft")]
+        if self.soft().is_some() {
+            return true;
+        }
         self.info().stamp.is_ok()
     }
 

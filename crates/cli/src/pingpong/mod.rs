@@ -41,7 +41,7 @@ pub(crate) struct Options {
     /// TCP port to connect to or listen on.
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
-    /// Device; the first one if it is not given.
+    /// Device; if it is not given the first one, or with --loopback the first one that works, or else soft0, which is inside this process.
     #[arg(short = 'd', long = "ib-dev", value_name = "DEVICE")]
     device: Option<String>,
     /// Port of the device.
@@ -262,7 +262,10 @@ impl Report {
 
 pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
     let (options, ..) = command.parts();
-    let context = find_device(options.device.as_deref())?.open()?;
+    let context = match &options.device {
+        None if options.loopback => open_for_loopback(json)?,
+        name => find_device(name.as_deref())?.open()?,
+    };
     let attributes = context.query_port(options.ib_port)?;
     let plan = Plan::new(command, &attributes)?;
     // The index is looked at before anybody connects; without one, the peer's address decides.
@@ -335,6 +338,31 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
     domain.destroy().map_err(uverbs::Error::from)?;
     context.close().map_err(uverbs::Error::from)?;
     report.print(json)
+}
+
+/// The first device that works, or else one inside this process. Says which.
+fn open_for_loopback(json: bool) -> Result<Context> {
+    let mut refusal = None;
+    for device in uverbs::Device::all()? {
+        match device.open() {
+            Ok(context) => {
+                say(json, format_args!("  device:         {}", device.name()))?;
+                return Ok(context);
+            }
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    let reason = refusal.map_or_else(|| "there is no RDMA device".to_owned(), |error| error.to_string());
+    let device = uverbs::soft::device("soft0")?;
+    say(json, format_args!("  device:         {}, inside this process, because {reason}", device.name()))?;
+    Ok(device.open()?)
+}
+
+fn say(json: bool, line: std::fmt::Arguments<'_>) -> Result<()> {
+    if !json {
+        writeln!(std::io::stdout().lock(), "{line}")?;
+    }
+    Ok(())
 }
 
 fn announce(json: bool, own: &[Endpoint], others: &[Endpoint]) -> Result<()> {

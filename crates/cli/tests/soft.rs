@@ -1,0 +1,62 @@
+//! The program on devices inside its process, as anybody and anywhere.
+
+use std::process::{Command, Output};
+
+fn uverbs(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
+    command.args(arguments).env("UVERBS_SOFT", "2").output().unwrap()
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = uverbs(arguments);
+    assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&succeeds(&[arguments, &["--json"]].concat())).unwrap()
+}
+
+#[test]
+fn ping_pongs_of_all_kinds_check_every_message() {
+    for kind in ["rc", "uc", "ud", "srq"] {
+        for events in [&[][..], &["-e"]] {
+            let arguments =
+                [&["pingpong", kind, "-d", "soft1", "--loopback", "-c", "-n", "200"], events].concat();
+            let report = json(&arguments);
+            assert_eq!(report["ifname"], "soft1");
+            // With an SRQ, each of its QPs finishes its round.
+            assert!(report["checked"].as_u64() >= Some(400), "{report}");
+        }
+    }
+}
+
+#[test]
+fn loopback_says_which_device_it_takes() {
+    let shown = succeeds(&["pingpong", "rc", "--loopback"]);
+    assert!(shown.starts_with("  device:         ") && shown.contains("1000 iters in "), "{shown}");
+}
+
+#[test]
+fn devices_are_listed_and_shown() {
+    let listed = json(&["devices"]);
+    let names: Vec<_> =
+        listed.as_array().unwrap().iter().map(|row| row["ifname"].as_str().unwrap()).collect();
+    assert!(names.ends_with(&["soft0", "soft1"]), "{names:?}");
+    let shown = succeeds(&["info", "-d", "soft0"]);
+    assert!(shown.contains("soft0") && shown.contains("PORT_ACTIVE"), "{shown}");
+}
+
+#[test]
+fn completion_counters_count() {
+    succeeds(&["counters", "caps", "-d", "soft0"]);
+    succeeds(&["counters", "run", "-d", "soft0", "--errors"]);
+}
+
+#[test]
+fn unknown_devices_are_named() {
+    let output = uverbs(&["pingpong", "rc", "-d", "soft", "--loopback"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("no device soft;"), "{text}");
+}
