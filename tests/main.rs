@@ -27,6 +27,7 @@ mod errors;
 mod events;
 mod flush;
 mod fork;
+mod inside;
 mod lifetime;
 mod memory;
 mod mtu;
@@ -120,6 +121,7 @@ const MODULES: &[&[Case]] = &[
     events::CASES,
     runtime::CASES,
     lifetime::CASES,
+    inside::CASES,
     stress::CASES,
     fork::CASES,
     mtu::CASES,

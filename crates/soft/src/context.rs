@@ -8,6 +8,7 @@ use uverbs_uapi::ioctl_verbs::{CoreSupport, driver_id};
 use crate::attributes::{Attributes, Form, may, must};
 use crate::device::{Hca, Limits};
 use crate::events::Use;
+use crate::faults::CallFate;
 use crate::methods::{self, Method};
 use crate::table::{Kind, Object};
 use crate::wire::{Context, State, Wire};
@@ -26,6 +27,22 @@ impl Opened {
     pub(crate) fn new(wire: Wire, device: usize) -> Result<Self> {
         let context = wire.open(device)?;
         Ok(Self { wire, context })
+    }
+
+    /// Executes a command or mapping, if no fault is to happen to it.
+    fn call<T>(&self, work: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
+        self.with(|session| {
+            let device = session.device();
+            session.state.devices[device].calls += 1;
+            match session.state.devices[device].faults.call() {
+                None => work(session),
+                Some(CallFate::Fails(errno)) => Err(errno),
+                Some(CallFate::RemovesDevice) => {
+                    session.state.remove_device(device);
+                    Err(Errno::EIO)
+                }
+            }
+        })
     }
 
     /// Does something in the context, if its device is still there.
@@ -51,7 +68,7 @@ unsafe impl Transport for Opened {
     }
 
     fn issue(&self, packet: &mut Packet) -> Result<()> {
-        self.with(|session| {
+        self.call(|session| {
             let header = packet.header();
             if header.reserved1 != 0 || header.reserved2 != 0 {
                 return Err(Errno::EPROTONOSUPPORT);
@@ -85,7 +102,7 @@ unsafe impl Transport for Opened {
     }
 
     fn map(&self, offset: u64, length: usize) -> Result<MmapRaw> {
-        let file = self.with(|session| session.state.take_map(session.context, offset, length))?;
+        let file = self.call(|session| session.state.take_map(session.context, offset, length))?;
         file.map(length)
     }
 }

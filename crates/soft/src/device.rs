@@ -15,6 +15,7 @@ use uverbs_uapi::values::{atomic_cap, link_layer, mtu, port_phys_state, port_spe
 
 use crate::attributes::{Form, must};
 use crate::context::{Opened, Session};
+use crate::faults::Faults;
 use crate::methods::Method;
 use crate::multicast::{is_group, is_v4};
 use crate::wire::{State, Wire};
@@ -73,6 +74,9 @@ pub(crate) struct Hca {
     /// Made from a link-local IPv6 address and from an IPv4 address, in this order.
     gids: [[u8; 16]; 2],
     pub(crate) limits: Limits,
+    pub(crate) faults: Faults,
+    /// Commands and mappings so far.
+    pub(crate) calls: u64,
     /// It has been taken away.
     pub(crate) gone: bool,
 }
@@ -95,7 +99,7 @@ impl Hca {
         let mut mapped = [0; 16];
         let [.., high, low] = (number as u32).to_be_bytes();
         mapped[10..].copy_from_slice(&[0xff, 0xff, 192, 168, 77_u8.wrapping_add(high), low]);
-        Self { guid, gids: [link_local, mapped], limits, gone: false }
+        Self { guid, gids: [link_local, mapped], limits, faults: Faults::new(0), calls: 0, gone: false }
     }
 
     fn entry(&self, index: usize) -> Option<GidEntry> {
@@ -345,6 +349,17 @@ impl Device {
     /// `ENXIO` if it has been removed.
     pub fn open(&self) -> Result<Opened> {
         Opened::new(self.wire.clone(), self.index)
+    }
+
+    /// Lets things go wrong from now on; no longer with `Faults::new(0)`.
+    pub fn set_faults(&self, faults: Faults) {
+        self.wire.with(|state| state.devices[self.index].faults = faults);
+    }
+
+    /// How many commands and mappings there have been, of all contexts, failures included: what
+    /// [`fail_call`](Faults::fail_call) counts from where it was set.
+    pub fn calls(&self) -> u64 {
+        self.wire.with(|state| state.devices[self.index].calls)
     }
 
     /// Takes it away, as if it had been unplugged: open contexts read one event of that, and everything in them gives `EIO`.

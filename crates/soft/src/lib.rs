@@ -15,6 +15,7 @@ mod counter;
 mod cq;
 mod device;
 mod events;
+mod faults;
 mod legacy;
 mod memory;
 mod methods;
@@ -33,5 +34,6 @@ mod wire;
 
 pub use context::Opened;
 pub use device::{Device, Limits};
+pub use faults::Faults;
 pub use shared::{VARIABLE, device, devices};
 pub use wire::Wire;

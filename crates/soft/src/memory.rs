@@ -78,6 +78,14 @@ pub(crate) fn write(bytes: &[u8], to: &[Segment]) {
     copy(&[from], to);
 }
 
+/// Copies from segments to bytes of this crate.
+pub(crate) fn read(from: &[Segment], bytes: &mut [u8]) {
+    let address = bytes.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: the bytes are borrowed until the copy is done.
+    let to = unsafe { Segment::new(address, bytes.len()) };
+    copy(from, &[to]);
+}
+
 /// Faults memory in, as pinning it would. `EFAULT` where nothing is mapped, or nothing that may be written, if it is to be.
 ///
 /// A kernel before 5.14 does not tell, and takes any range.
@@ -114,6 +122,9 @@ mod tests {
         assert_eq!((&c, &d), (b"ab", b"cdefg"));
         write(b"xyz", &to);
         assert_eq!((&c, &d), (b"xy", b"zdefg"));
+        let mut e = [0; 6];
+        read(&to, &mut e);
+        assert_eq!(&e, b"xyzdef");
     }
 
     #[test]

@@ -20,6 +20,23 @@ const PSN: u32 = 0xff_ffff;
 /// A number of retries without end. The driver takes it so for both kinds.
 const FOR_EVER: u8 = 7;
 
+/// A datagram that waits to be overtaken, with a payload of its own.
+#[derive(Debug)]
+pub(crate) struct Held {
+    place: Place,
+    ud: SendWrUd,
+    message: Message<'static>,
+    payload: Vec<u8>,
+}
+
+impl Held {
+    fn new(place: Place, ud: &SendWrUd, message: &Message<'_>) -> Self {
+        let mut payload = vec![0; message.length as usize];
+        memory::read(message.payload, &mut payload);
+        Self { place, ud: *ud, message: Message { payload: &[], ..*message }, payload }
+    }
+}
+
 /// How a request ended.
 enum End {
     Done,
@@ -65,6 +82,11 @@ impl State {
                 }
             }
             let Some(wqe) = qp.sends.front::<SendWqe>() else { return };
+            let first = qp.wait.is_none() && !qp.delayed;
+            if first && let Some(time) = self.devices[qp.device].faults.delays() {
+                qp.delayed = true;
+                return self.wait(number, Some(time), false);
+            }
             match self.execute(number, &wqe) {
                 End::Done => self.finish(number, &wqe, wc_status::SUCCESS),
                 End::Failed(status) => return self.fail(number, status),
@@ -231,6 +253,14 @@ impl State {
         let ahead = psn.wrapping_sub(peer.receive_psn) & PSN;
         let packets = message.packets();
         let answers = peer.attr.dest_qp_num == number;
+        let timer = peer.attr.min_rnr_timer;
+        let fate = self.devices[message.from_device].faults.fate();
+        if fate.lost {
+            return End::Unanswered;
+        }
+        if fate.not_ready && message.takes_receive() {
+            return End::NotReady(timer);
+        }
         let answer = match ahead {
             0 => self.receive(target, message),
             // Numbers that the peer has seen: it takes the message for one that it has had.
@@ -246,7 +276,7 @@ impl State {
                 peer.answered = Some((psn, word));
             }
         }
-        if !answers {
+        if !answers || fate.answer_lost {
             return End::Unanswered;
         }
         let end = match answer {
@@ -264,9 +294,13 @@ impl State {
     fn send_unreliably(&mut self, number: u32, message: &Message<'_>) -> End {
         let Some(qp) = self.qps.get(number) else { return End::Stuck };
         let (psn, target, packets) = (qp.send_psn, qp.attr.dest_qp_num, message.packets());
-        if self.listening(qp, target).is_some() {
-            // Nobody hears of what is lost. Whatever number a message starts with, the next one has to follow it.
-            let _ = self.receive(target, message);
+        let there = self.listening(qp, target).is_some();
+        let fate = self.devices[message.from_device].faults.fate();
+        if there && !fate.lost {
+            for _ in 0..1 + u8::from(fate.twice) {
+                // Nobody hears of what is lost. Whatever number a message starts with, the next one has to follow it.
+                let _ = self.receive(target, message);
+            }
             if let Some(peer) = self.qps.get_mut(target) {
                 peer.receive_psn = (psn + packets) & PSN;
             }
@@ -289,15 +323,37 @@ impl State {
             let own = self.hca(message.from_device).gid(attr.grh.sgid_index).unwrap_or_default();
             let route = route_header(&attr.grh, own, message.length);
             let message = Message { route: Some(route), mtu: most, ..*message };
-            for target in self.datagram_targets(place, ud) {
-                // As above.
-                let _ = self.receive(target, &message);
+            let fate = self.devices[message.from_device].faults.fate();
+            let held = self.qps.get_mut(number).and_then(|qp| qp.held.take());
+            if fate.overtaken && held.is_none() {
+                let held = Held::new(place, ud, &message);
+                if let Some(qp) = self.qps.get_mut(number) {
+                    qp.held = Some(held);
+                }
+            } else if !fate.lost {
+                for _ in 0..1 + u8::from(fate.twice) {
+                    self.deliver_datagram(place, ud, &message);
+                }
+            }
+            if let Some(held) = held {
+                let address = held.payload.as_ptr().expose_provenance() as u64;
+                // SAFETY: a payload is only read, and it lives until it has been delivered.
+                let payload = [unsafe { Segment::new(address, held.payload.len()) }];
+                let message = Message { payload: &payload, ..held.message };
+                self.deliver_datagram(held.place, &held.ud, &message);
             }
         }
         if let Some(qp) = self.qps.get_mut(number) {
             qp.send_psn = (psn + 1) & PSN;
         }
         End::Done
+    }
+
+    fn deliver_datagram(&mut self, place: Place, ud: &SendWrUd, message: &Message<'_>) {
+        for target in self.datagram_targets(place, ud) {
+            // Nobody hears of what is lost.
+            let _ = self.receive(target, message);
+        }
     }
 
     /// QPs that take a datagram.

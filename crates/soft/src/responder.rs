@@ -87,7 +87,7 @@ impl Message<'_> {
     }
 
     /// Whether it takes a receive.
-    fn takes_receive(&self) -> bool {
+    pub(crate) fn takes_receive(&self) -> bool {
         self.operation == Operation::Send || self.immediate.is_some()
     }
 }
@@ -195,9 +195,7 @@ impl State {
             Operation::AtomicWrite => {
                 let to = self.remote_word(target, message, AccessFlags::REMOTE_WRITE)?;
                 let mut value = [0; 8];
-                let address = value.as_mut_ptr().expose_provenance() as u64;
-                // SAFETY: the bytes live until the copy is done, and nothing else refers to them.
-                memory::copy(message.payload, &[unsafe { Segment::new(address, value.len()) }]);
+                memory::read(message.payload, &mut value);
                 to.store(u64::from_ne_bytes(value)).ok_or(INVALID).map(|()| Answer::Done)
             }
             Operation::FetchAdd(add) => {

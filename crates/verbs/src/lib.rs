@@ -94,3 +94,8 @@ pub use srq::{SharedReceiveQueue, SharedReceiveQueueAttributes};
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/completion-counters.md")]
 struct Guides;
+
+/// As above.
+#[cfg(all(doctest, feature = "soft"))]
+#[doc = include_str!("../../../docs/testing-your-rdma-code.md")]
+struct SoftGuide;

@@ -13,7 +13,7 @@
 
 use uverbs_ioctl::Errno;
 
-pub use uverbs_soft::{Device, Limits, Wire};
+pub use uverbs_soft::{Device, Faults, Limits, Wire};
 
 use crate::error::{Error, Result};
 

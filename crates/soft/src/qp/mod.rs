@@ -17,6 +17,7 @@ use crate::counter::OPERATIONS;
 use crate::device::{Limits, Place};
 use crate::methods::Method;
 use crate::multicast::Group;
+use crate::requester::Held;
 use crate::ring::{Ring, Side};
 use crate::table::Kind;
 use crate::wire::{Listener, State};
@@ -46,6 +47,10 @@ pub(crate) struct Qp {
     pub(crate) receive_psn: u32,
     /// The request at the head of the send queue waits for its peer.
     pub(crate) wait: Option<Wait>,
+    /// It has been made to wait on request.
+    pub(crate) delayed: bool,
+    /// A datagram that the next one is to overtake, with where it goes.
+    pub(crate) held: Option<Held>,
     /// What is left of the retries for that request.
     pub(crate) retries: u8,
     pub(crate) rnr_retries: u8,
@@ -181,6 +186,8 @@ fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<
         send_psn: 0,
         receive_psn: 0,
         wait: None,
+        delayed: false,
+        held: None,
         retries: 0,
         rnr_retries: 0,
         answered: None,
@@ -221,6 +228,7 @@ impl Qp {
     /// A request has been completed: the next one starts with all retries.
     pub(crate) fn refresh_retries(&mut self) {
         self.wait = None;
+        self.delayed = false;
         self.retries = self.attr.retry_cnt;
         self.rnr_retries = self.attr.rnr_retry;
     }
