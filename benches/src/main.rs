@@ -1,47 +1,63 @@
-//! What the verbs cost in instructions, user and kernel together, on soft-RoCE.
+//! Runs programs that measure the same operations, `operations` of this crate and its counterpart in C, and tells what each took: in
+//! instructions, if the clock counts those, as in the virtual machine in which `cargo xtask bench` runs it.
 //!
-//! It is meant for a virtual machine whose clock counts instructions, one a nanosecond: `cargo xtask bench` runs it in one. The
-//! least of several rounds counts, so that what else the kernel does in between does not. Bounds are goals, at most what rdma-core 65
-//! took in the same machine when they were set; the exit status is 1 if one is passed.
+//! `compare DEVICE TIMED STEPPED PROGRAM...`, where TIMED and STEPPED are names of operations with commas between. Those that are timed
+//! are user and kernel together. Those that are stepped are done once more, instruction by instruction, which counts the user's part. The
+//! outcome is JSON.
 //!
-//! It runs with real-time priority, so that the kernel's own threads, which execute what is posted, wait until it sleeps.
+//! It runs with real-time priority, as do the programs: the kernel's own threads, which execute what is posted, wait until a program sleeps.
 
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+mod stepping;
 
-use anyhow::{Context as _, Result, ensure};
-use uverbs::{
-    AccessFlags, AddressVector, CompletionQueue, Context, Device, ModifyQueuePair, Mtu, ProtectionDomain,
-    QueuePair, QueuePairCapabilities, QueuePairInit, ReceiveRequest, SendRequest, WorkCompletion,
-};
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-const DEPTH: u32 = 256;
-const ROUNDS: usize = 7;
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 
-struct Row {
-    operation: &'static str,
-    instructions: u128,
-    bound: u128,
+/// How often each program is run; the least counts.
+const TURNS: usize = 3;
+
+#[derive(Serialize)]
+struct Report {
+    kernel: String,
+    programs: Vec<Outcome>,
 }
 
-fn main() -> Result<ExitCode> {
+#[derive(Default, Serialize)]
+struct Outcome {
+    /// Instructions, user and kernel together; KiB of memory.
+    total: BTreeMap<String, f64>,
+    /// The user's instructions.
+    user: BTreeMap<String, f64>,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [device, timed, stepped, programs @ ..] = &arguments[..] else {
+        bail!("usage: compare DEVICE TIMED STEPPED PROGRAM...");
+    };
     run_before_the_kernel()?;
-    let name = std::env::args().nth(1).unwrap_or_else(|| "rxe0".to_owned());
-    let context = Device::find(&name)?.open()?;
-    let domain = context.alloc_protection_domain()?;
-    let rows = [
-        row("list devices", 85_096, per_operation(10, || Device::list().map(drop).map_err(Into::into))?),
-        row("list devices, open one, close it", 107_780, per_operation(10, list_and_open)?),
-        row("poll an empty CQ", 20, poll_empty(&context)?),
-        row("post a receive", 50, post_receive(&context, &domain)?),
-        row("post a send, with doorbell", 4193, post_send(&context, &domain)?),
-    ];
-    println!("| operation | instructions | bound |\n|---|---|---|");
-    for Row { operation, instructions, bound } in &rows {
-        println!("| {operation} | {instructions} | {bound} |");
+    let (timed, stepped) = (names(timed), names(stepped));
+    let mut outcomes: Vec<_> = programs.iter().map(|_| Outcome::default()).collect();
+    // In turn, so that what one leaves behind in the kernel does not meet the same one always.
+    for _ in 0..TURNS {
+        for (program, outcome) in programs.iter().zip(&mut outcomes) {
+            time(program, device, &timed, &mut outcome.total).with_context(|| program.clone())?;
+        }
     }
-    let passed = rows.iter().all(|row| row.instructions <= row.bound);
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    for (program, outcome) in programs.iter().zip(&mut outcomes) {
+        step(program, device, &stepped, &mut outcome.user).with_context(|| program.clone())?;
+    }
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned();
+    println!("{}", serde_json::to_string(&Report { kernel, programs: outcomes })?);
+    Ok(())
+}
+
+fn names(list: &str) -> Vec<&str> {
+    list.split(',').filter(|name| !name.is_empty()).collect()
 }
 
 fn run_before_the_kernel() -> Result<()> {
@@ -52,90 +68,79 @@ fn run_before_the_kernel() -> Result<()> {
     Ok(())
 }
 
-fn row(operation: &'static str, bound: u128, instructions: u128) -> Row {
-    Row { operation, instructions, bound }
-}
-
-/// The least time of an operation over some rounds, in nanoseconds.
-fn per_operation(count: u32, mut operation: impl FnMut() -> Result<()>) -> Result<u128> {
-    let mut least = u128::MAX;
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        for _ in 0..count {
-            operation()?;
-        }
-        least = least.min(start.elapsed().as_nanos() / u128::from(count));
-    }
-    Ok(least)
-}
-
-fn list_and_open() -> Result<()> {
-    let device = Device::list()?.into_iter().next().context("the device has gone")?;
-    Ok(device.open()?.close().map_err(uverbs::Error::from)?)
-}
-
-fn poll_empty(context: &Context) -> Result<u128> {
-    let mut cq = context.create_completion_queue(16, None, 0)?;
-    let mut room = [WorkCompletion::default(); 16];
-    per_operation(100_000, || {
-        std::hint::black_box(cq.poll(&mut room));
-        Ok(())
-    })
-}
-
-/// A QP connected to itself.
-fn queue_pair(context: &Context, domain: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair> {
-    let capabilities = QueuePairCapabilities { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..Default::default() };
-    let init = QueuePairInit { capabilities, ..QueuePairInit::reliable_connection(cq) };
-    let mut qp = domain.create_queue_pair(&init)?;
-    let gid = context.routable_gid(1, None)?;
-    let address = AddressVector::global(1, gid.gid, u8::try_from(gid.index)?);
-    qp.modify(&ModifyQueuePair::init(1, AccessFlags::empty()))?;
-    qp.modify(&ModifyQueuePair::ready_to_receive(address, qp.qp_num(), 0, Mtu::Bytes1024))?;
-    qp.modify(&ModifyQueuePair::ready_to_send(0))?;
-    Ok(qp)
-}
-
-fn post_receive(context: &Context, domain: &ProtectionDomain) -> Result<u128> {
-    let region = domain.allocate(4096, AccessFlags::LOCAL_WRITE)?;
-    let sges = [region.sge(0..64)];
-    let mut least = u128::MAX;
-    for _ in 0..ROUNDS {
-        let cq = context.create_completion_queue(DEPTH, None, 0)?;
-        let mut qp = queue_pair(context, domain, &cq)?;
-        let start = Instant::now();
-        for wr_id in 0..u64::from(DEPTH) {
-            qp.post_receive(&[ReceiveRequest::new(wr_id, &sges)])?;
-        }
-        least = least.min(start.elapsed().as_nanos() / u128::from(DEPTH));
-    }
-    Ok(least)
-}
-
-fn post_send(context: &Context, domain: &ProtectionDomain) -> Result<u128> {
-    let region = domain.allocate(4096, AccessFlags::LOCAL_WRITE)?;
-    let (source, target) = ([region.sge(0..64)], [region.sge(64..128)]);
-    let mut cq = context.create_completion_queue(2 * DEPTH, None, 0)?;
-    let mut qp = queue_pair(context, domain, &cq)?;
-    let mut least = Duration::MAX;
-    for wr_id in 0..u64::from(DEPTH) {
-        qp.post_receive(&[ReceiveRequest::new(wr_id, &target)])?;
-        let start = Instant::now();
-        qp.post_send_list(&[SendRequest::send(wr_id, &source).signaled()])?;
-        least = least.min(start.elapsed());
-        // The send and its receive.
-        let mut left = 2;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while left > 0 {
-            ensure!(Instant::now() < deadline, "{left} completions are missing");
-            let mut room = [WorkCompletion::default(); 2];
-            for completion in cq.poll(&mut room) {
-                completion.success()?;
-                left -= 1;
+/// Adds what it takes, in all, to do what is named; the least of it and what is there already.
+fn time(program: &str, device: &str, names: &[&str], totals: &mut BTreeMap<String, f64>) -> Result<()> {
+    let mut found = Vec::new();
+    let mut repeated = Vec::new();
+    for name in names {
+        let total = match *name {
+            "list-cold" => number(&run(program, device, "list", &[])?)?,
+            "start-open" => since_start(program, device, "open")?,
+            "start-completion" => since_start(program, device, "completion")?,
+            "memory" => {
+                let sizes = run(program, device, "memory", &[])?;
+                let (all, anonymous) = sizes.trim().split_once(' ').context("no sizes")?;
+                found.push(("memory-anonymous".to_owned(), number(anonymous)?));
+                number(all)?
             }
-            // One processor: the kernel's side has to run.
-            std::thread::sleep(Duration::from_micros(50));
-        }
+            other => {
+                repeated.push(other);
+                continue;
+            }
+        };
+        found.push(((*name).to_owned(), total));
     }
-    Ok(least.as_nanos())
+    for line in run(program, device, "time", &repeated)?.lines() {
+        let (name, time, count) = words(line)?;
+        found.push((name, time / count));
+    }
+    for (name, total) in found {
+        let least = totals.entry(name).or_insert(f64::INFINITY);
+        *least = least.min(total);
+    }
+    Ok(())
+}
+
+/// Adds what the user's part of what is named takes.
+fn step(program: &str, device: &str, names: &[&str], parts: &mut BTreeMap<String, f64>) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (steps, output) = stepping::count(command(program, device, "step", names))?;
+    let names = output.lines().map(words).collect::<Result<Vec<_>>>()?;
+    ensure!(names.len() == steps.len(), "{} operations, {} were stepped", names.len(), steps.len());
+    parts.extend(names.into_iter().zip(steps).map(|((name, _, count), steps)| (name, steps as f64 / count)));
+    Ok(())
+}
+
+fn command(program: &str, device: &str, mode: &str, names: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args([device, mode]).args(names).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// The output of a program that has to succeed.
+fn run(program: &str, device: &str, mode: &str, names: &[&str]) -> Result<String> {
+    let run = command(program, device, mode, names).stderr(Stdio::inherit()).output()?;
+    ensure!(run.status.success(), "{mode}: {}", run.status);
+    Ok(String::from_utf8(run.stdout)?)
+}
+
+/// Nanoseconds from before the program is started to the time that it prints.
+fn since_start(program: &str, device: &str, mode: &str) -> Result<f64> {
+    let before = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    let end = number(&run(program, device, mode, &[])?)?;
+    Ok(end - before.as_nanos() as f64)
+}
+
+fn number(text: &str) -> Result<f64> {
+    text.trim().parse().with_context(|| format!("no number: {text:?}"))
+}
+
+/// Name, nanoseconds and count of a line.
+fn words(line: &str) -> Result<(String, f64, f64)> {
+    match line.split(' ').collect::<Vec<_>>()[..] {
+        [name, time, count] => Ok((name.to_owned(), number(time)?, number(count)?)),
+        _ => bail!("no result: {line:?}"),
+    }
 }

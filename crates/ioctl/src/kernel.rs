@@ -57,14 +57,19 @@ impl KernelDevice {
     /// As `open(2)`: `ENOENT`, `EACCES` (permissions of the node), `EPERM` (another network namespace), `ENXIO` or `EIO`
     /// (device gone). `ENODEV` if the node is another one by now, or answers to none of the candidates. `ENOTTY` if the
     /// kernel has no RDMA ioctl interface.
-    pub fn open(path: &Path, stamp: NodeStamp, driver_id: Option<u32>, candidates: &[u32]) -> Result<Self> {
+    pub fn open(
+        path: &Path,
+        stamp: NodeStamp,
+        driver_id: Option<u32>,
+        candidates: impl FnOnce() -> Vec<u32>,
+    ) -> Result<Self> {
         let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(errno)?;
         if NodeStamp::from_stat(&rustix::fs::fstat(&fd).map_err(errno)?)? != stamp {
             return Err(Errno::ENODEV);
         }
         let mut device = Self { fd, driver_id: driver_id.unwrap_or_default() };
         if driver_id.is_none() {
-            device.driver_id = device.probe(candidates)?;
+            device.driver_id = device.probe(&candidates())?;
         }
         Ok(device)
     }

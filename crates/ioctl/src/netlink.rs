@@ -1,5 +1,6 @@
 //! RDMA netlink: what the kernel says of its devices, and soft devices added and removed.
 
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::net::netlink::{RDMA, SocketAddrNetlink};
@@ -252,16 +253,17 @@ impl Socket {
         rustix::net::sendto(&self.fd, bytes, SendFlags::empty(), &kernel).map_err(errno)?;
 
         // The kernel makes no message longer than this. On the stack, because it is in use already.
-        let mut buffer = [0; 8 << 10];
+        let mut buffer = [MaybeUninit::uninit(); 8 << 10];
         let mut interrupted = false;
         loop {
-            let (_, size) = loop {
+            let size = loop {
                 match rustix::net::recv(&self.fd, &mut buffer[..], RecvFlags::TRUNC) {
                     Err(rustix::io::Errno::INTR) => {}
                     result => break result.map_err(errno)?,
                 }
             };
-            let mut rest = buffer.get(..size).ok_or(Errno::EMSGSIZE)?;
+            let ((answer, _), size) = size;
+            let mut rest: &[u8] = if size == answer.len() { answer } else { return Err(Errno::EMSGSIZE) };
             while let Ok((header, _)) = MessageHeader::read_from_prefix(rest) {
                 let length = header.length as usize;
                 let body = rest.get(HEADER..length).ok_or(Errno::EBADMSG)?;

@@ -1,6 +1,6 @@
 //! Completion channels.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
 pub(crate) struct ChannelInner {
     fd: OwnedFd,
     /// Of the CQs that report here, by the number that their events carry.
-    queues: Mutex<HashMap<u64, Arc<Reports>>>,
+    queues: Mutex<BTreeMap<u64, Arc<Reports>>>,
     /// Keeps the device open.
     context: Arc<ContextInner>,
 }
@@ -109,17 +109,25 @@ impl ChannelInner {
 
     /// The next event, unless the deadline passes first.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<Option<CompletionEvent>> {
+        match self.read() {
+            Ok(event) => Ok(Some(event)),
+            Err(Errno::EAGAIN | Errno::EINTR) => self.sleep(deadline),
+            Err(errno) => Err(Error::new(GET_EVENT, errno)),
+        }
+    }
+
+    /// The same, for one who expects that there is none yet.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) -> Result<Option<CompletionEvent>> {
         let failed = |errno| Error::new(GET_EVENT, errno);
-        loop {
+        while events::wait_readable(&self.fd, deadline).map_err(failed)? {
             match self.read() {
                 Ok(event) => return Ok(Some(event)),
+                // Somebody else was faster.
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
             }
-            if !events::wait_readable(&self.fd, deadline).map_err(failed)? {
-                return Ok(None);
-            }
         }
+        Ok(None)
     }
 }
 

@@ -137,7 +137,7 @@ impl Context {
 
     /// Where asynchronous events of the device and of the objects of this context arrive, `ibv_get_async_event`.
     pub fn async_events(&self) -> AsyncEvents {
-        AsyncEvents(self.0.clone())
+        AsyncEvents::new(&self.0)
     }
 
     /// Properties and limits of the device, `ibv_query_device_ex`.

@@ -252,7 +252,7 @@ impl CompletionQueue {
             // What arrived before the CQ was armed raises no event.
             count = self.poll(completions).len();
             if count == 0 {
-                let event = channel.0.wait(deadline)?;
+                let event = channel.0.sleep(deadline)?;
                 // An event left over from an earlier round may have nothing behind it.
                 count = self.poll(completions).len();
                 if event.is_none() {

@@ -202,7 +202,7 @@ impl Device {
         self.usable()?;
         let stamp = self.info().stamp.map_err(|errno| Error::new(VERB, errno))?;
         let transport =
-            KernelDevice::open(&self.info().node, stamp, self.info().driver_id, &provider::driver_ids())
+            KernelDevice::open(&self.info().node, stamp, self.info().driver_id, provider::driver_ids)
                 .map_err(|errno| self.explain_open(errno))?;
         if self.is_replaced(stamp.device_number) {
             return Err(self.explain_open(Errno::ENODEV));

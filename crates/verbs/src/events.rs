@@ -1,6 +1,6 @@
 //! Asynchronous events.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -47,6 +47,14 @@ const GLANCE: Duration = Duration::from_secs(1);
 pub struct AsyncEvents(pub(crate) Arc<ContextInner>);
 
 impl AsyncEvents {
+    /// Makes the file non-blocking, which those who do not ask for events are spared.
+    pub(crate) fn new(context: &Arc<ContextInner>) -> Self {
+        if let Err(errno) = events::set_nonblocking(&context.async_file().fd) {
+            log::error!("the file of asynchronous events stays blocking: {errno}");
+        }
+        Self(context.clone())
+    }
+
     /// The next event if there is one, `ibv_get_async_event` on a non-blocking file.
     ///
     /// # Errors
@@ -122,19 +130,18 @@ pub(crate) struct AsyncFile {
 #[derive(Default)]
 struct State {
     /// The objects that events can be of, by the number that the events carry.
-    sources: HashMap<u64, Arc<Source>>,
+    sources: BTreeMap<u64, Arc<Source>>,
     /// Whether the last event has been read: the kernel has no other sign for the end.
     ended: bool,
 }
 
 impl AsyncFile {
     pub(crate) fn new(transport: &dyn Transport) -> Result<Self, Errno> {
-        let fd = calls::alloc_async_event(transport)?;
-        events::set_nonblocking(&fd)?;
-        Ok(Self { fd, state: Mutex::default() })
+        Ok(Self { fd: calls::alloc_async_event(transport)?, state: Mutex::default() })
     }
 
-    /// Reads events until one is of an object that is still there, or of none. It never sleeps: the file is non-blocking.
+    /// Reads events until one is of an object that is still there, or of none. It never sleeps: for who has [`AsyncEvents`], the file is
+    /// non-blocking.
     fn read(&self) -> Result<AsyncEvent, Errno> {
         use AsyncEventElement as Element;
         let mut state = self.state.lock();

@@ -5,7 +5,7 @@
 //! Who posts must not pay for asking in which state the QP is, so this goes by what a failure leaves behind: a failed completion, or an
 //! event. Whoever finds one marks the QP and makes the kernel look; whoever posts looks at the mark afterwards.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
@@ -21,7 +21,7 @@ use crate::qp::QueuePairState;
 
 /// The QPs of a context, by number.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<HashMap<u32, Arc<Failure>>>);
+pub(crate) struct Failures(Mutex<BTreeMap<u32, Arc<Failure>>>);
 
 impl Failures {
     /// A new QP.

@@ -381,6 +381,7 @@ impl<'a> SendBatch<'a> {
     #[inline]
     pub fn push(mut self, request: &SendRequest<'_>) -> Self {
         if self.failed.is_none()
+            && !self.qp.rings.push_plain_send(request)
             && let Err(reason) = self.qp.rings.push_send(request)
         {
             self.failed = Some(PostError { index: self.count, reason });

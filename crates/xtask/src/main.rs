@@ -2,6 +2,7 @@
 
 mod abi;
 mod apt;
+mod bench;
 mod cache;
 mod efa;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod vm;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::kernel::Line;
 
@@ -52,11 +53,17 @@ enum Task {
     },
     /// Run rdma-core's own tests on a device in a virtual machine
     ReferenceTests(reference_tests::ReferenceTests),
-    /// Count the instructions of verbs in a virtual machine, against their bounds
+    /// Count the instructions of verbs, ours and rdma-core's, in a virtual machine
     Bench {
+        /// What to do with them
+        #[arg(value_enum, default_value = "check")]
+        part: BenchPart,
         /// Line of kernels
         #[arg(long, value_enum, default_value = "7.3")]
         kernel: Line,
+        /// How many machines `compare` boots, to see how far their ratios are apart
+        #[arg(long, default_value = "3")]
+        runs: usize,
     },
     /// Compare the ABI of uverbs-uapi with the kernel's own headers
     Abi,
@@ -72,6 +79,14 @@ enum Task {
         #[arg(value_enum)]
         part: interop::Part,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum BenchPart {
+    /// Those that have a bound, in benches/bounds.toml; it fails if one is passed
+    Check,
+    /// All of them, several times, into docs/benchmarks
+    Compare,
 }
 
 fn main() -> ExitCode {
@@ -97,7 +112,8 @@ fn run(task: Task) -> Result<u8> {
         Task::Test { kernel } => return Ok(tasks::test(&kernel)),
         Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
         Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
-        Task::Bench { kernel } => tasks::bench(kernel)?,
+        Task::Bench { part: BenchPart::Check, kernel, .. } => tasks::bench(kernel)?,
+        Task::Bench { part: BenchPart::Compare, kernel, runs } => bench::compare(kernel, runs)?,
         Task::Abi => tasks::abi()?,
         Task::Porting => tasks::porting()?,
         Task::Lint => tasks::lint()?,

@@ -51,3 +51,10 @@ pub(crate) fn get(cache: &Cache, source: &Path) -> Result<PathBuf> {
     })?;
     Ok(entry.join("program"))
 }
+
+/// Version of the library that a program is compiled against.
+pub(crate) fn version(program: &Path) -> Result<String> {
+    let entry = program.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let version = entry.strip_prefix("peer-").and_then(|rest| rest.rsplit_once('-'));
+    version.map(|(version, _)| version.to_owned()).with_context(|| format!("{entry} has no version"))
+}

@@ -10,7 +10,7 @@ use crate::cache::Cache;
 use crate::kernel::Line;
 use crate::reference_tests::ReferenceTests;
 use crate::vm::{Copy, Device, Vm};
-use crate::{abi, host, interop, porting};
+use crate::{abi, bench, host, interop, porting};
 
 /// Compares the types and constants of `uverbs-uapi` with the newest kernel headers that Debian has.
 pub(crate) fn abi() -> Result<()> {
@@ -211,14 +211,9 @@ fn siw() -> Result<()> {
     Ok(())
 }
 
-/// Counts what the verbs cost, and fails if one costs more than its bound. Completion counters in memory, which only EFA has, are in
-/// kernel 7.3.
+/// Fails if a verb costs more than its bound. Completion counters in memory, which only EFA has, are in kernel 7.3.
 pub(crate) fn bench(kernel: Line) -> Result<()> {
-    let build = ["build", "--release", "-p", "uverbs-benches", "--bin", "instructions"];
-    let mut vm = with_program(kernel, host::cargo_executable(&build)?, "instructions");
-    vm.icount = true;
-    let status = patiently(&vm)?;
-    ensure!(status == 0, "an operation takes more instructions than its bound (status {status})");
+    bench::check(kernel)?;
     if kernel != Line::V7_3 {
         return Ok(());
     }
@@ -233,7 +228,7 @@ pub(crate) fn bench(kernel: Line) -> Result<()> {
 
 /// Runs a virtual machine, once more if it dies: emulated kernels do, rarely, when one processor changes code that another runs.
 /// One that dies of what runs in it dies again.
-fn patiently(vm: &Vm) -> Result<u8> {
+pub(crate) fn patiently(vm: &Vm) -> Result<u8> {
     vm.run().or_else(|error| {
         host::progress(format_args!("{error:#}"));
         host::progress("the virtual machine failed: starting it once more");

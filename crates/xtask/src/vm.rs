@@ -109,6 +109,9 @@ pub(crate) struct Vm {
     /// Variables of the command's environment
     #[arg(skip)]
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// File for the command's standard output, if it is not to go to ours
+    #[arg(skip)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +144,7 @@ impl Vm {
             files: Vec::new(),
             command: command.into_iter().map(Into::into).collect(),
             environment: Vec::new(),
+            output: None,
         }
     }
 
@@ -463,7 +467,10 @@ impl Machine {
         let mut copiers = vec![
             keep_lines(kernel, keep.clone()),
             keep_lines(errors, keep.clone()),
-            copy(out, io::stdout()),
+            match &vm.output {
+                Some(path) => copy(out, File::create(path)?),
+                None => copy(out, io::stdout()),
+            },
             copy(err, io::stderr()),
         ];
         copiers.extend(model.as_mut().and_then(Model::errors).map(|errors| keep_lines(errors, keep)));

@@ -231,6 +231,12 @@ pub(crate) trait WorkRings: Send + Sync {
     /// Writes a request behind those written before, without showing it to the device.
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason>;
 
+    /// The same for requests of the kinds that are most frequent, for which it is a short way; nothing has happened if it says that it
+    /// has not gone.
+    fn push_plain_send(&mut self, _: &SendRequest<'_>) -> bool {
+        false
+    }
+
     /// Shows the device what has been written.
     fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno>;
 

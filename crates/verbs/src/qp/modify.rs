@@ -1,5 +1,7 @@
 //! Changing a QP's state, and saying why it could not be done.
 
+use std::convert::identity;
+
 use uverbs_ioctl::Errno;
 use uverbs_ioctl::uapi::user_verbs::{AhAttr, GlobalRoute as RawGlobalRoute, ModifyQp, QpDest};
 use uverbs_ioctl::uapi::values::QpAttrMask as Mask;
@@ -151,56 +153,43 @@ impl ModifyQueuePair {
 
     /// Which attributes there are.
     fn mask(&self) -> Mask {
-        [
-            (self.state.is_some(), Mask::STATE),
-            (self.current_state.is_some(), Mask::CUR_STATE),
-            (self.sqd_notify.is_some(), Mask::EN_SQD_ASYNC_NOTIFY),
-            (self.access_flags.is_some(), Mask::ACCESS_FLAGS),
-            (self.pkey_index.is_some(), Mask::PKEY_INDEX),
-            (self.port.is_some(), Mask::PORT),
-            (self.qkey.is_some(), Mask::QKEY),
-            (self.address.is_some(), Mask::AV),
-            (self.path_mtu.is_some(), Mask::PATH_MTU),
-            (self.timeout.is_some(), Mask::TIMEOUT),
-            (self.retry_count.is_some(), Mask::RETRY_CNT),
-            (self.rnr_retry.is_some(), Mask::RNR_RETRY),
-            (self.rq_psn.is_some(), Mask::RQ_PSN),
-            (self.max_rd_atomic.is_some(), Mask::MAX_QP_RD_ATOMIC),
-            (self.min_rnr_timer.is_some(), Mask::MIN_RNR_TIMER),
-            (self.sq_psn.is_some(), Mask::SQ_PSN),
-            (self.max_dest_rd_atomic.is_some(), Mask::MAX_DEST_RD_ATOMIC),
-            (self.dest_qp_num.is_some(), Mask::DEST_QPN),
-        ]
-        .into_iter()
-        .filter_map(|(there, bit)| there.then_some(bit))
-        .collect()
+        Mask::from_bits_retain(self.request(0).attr_mask)
     }
 
     /// What the kernel is given. Fields that the mask does not select are zero.
     pub(super) fn request(&self, handle: u32) -> ModifyQp {
-        ModifyQp {
-            qp_handle: handle,
-            attr_mask: self.mask().bits(),
-            qp_state: self.state.map_or(0, |state| state as u8),
-            cur_qp_state: self.current_state.map_or(0, |state| state as u8),
-            en_sqd_async_notify: self.sqd_notify.map_or(0, u8::from),
-            qp_access_flags: self.access_flags.map_or(0, |flags| flags.bits()),
-            pkey_index: self.pkey_index.unwrap_or_default(),
-            port_num: self.port.unwrap_or_default(),
-            qkey: self.qkey.unwrap_or_default(),
-            dest: self.address.map_or_else(QpDest::default, |address| address.dest()),
-            path_mtu: self.path_mtu.map_or(0, |mtu| mtu as u8),
-            timeout: self.timeout.unwrap_or_default(),
-            retry_cnt: self.retry_count.unwrap_or_default(),
-            rnr_retry: self.rnr_retry.unwrap_or_default(),
-            rq_psn: self.rq_psn.unwrap_or_default(),
-            max_rd_atomic: self.max_rd_atomic.unwrap_or_default(),
-            min_rnr_timer: self.min_rnr_timer.unwrap_or_default(),
-            sq_psn: self.sq_psn.unwrap_or_default(),
-            max_dest_rd_atomic: self.max_dest_rd_atomic.unwrap_or_default(),
-            dest_qp_num: self.dest_qp_num.unwrap_or_default(),
-            ..Default::default()
+        let mut mask = Mask::empty();
+        let mut request = ModifyQp { qp_handle: handle, ..Default::default() };
+        macro_rules! set {
+            ($($attribute:ident, $bit:ident, $field:ident, $convert:expr;)*) => {
+                $(if let Some(value) = self.$attribute {
+                    request.$field = $convert(value);
+                    mask |= Mask::$bit;
+                })*
+            };
         }
+        set! {
+            state, STATE, qp_state, |state: QueuePairState| state as u8;
+            current_state, CUR_STATE, cur_qp_state, |state: QueuePairState| state as u8;
+            sqd_notify, EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify, u8::from;
+            access_flags, ACCESS_FLAGS, qp_access_flags, |flags: AccessFlags| flags.bits();
+            pkey_index, PKEY_INDEX, pkey_index, identity;
+            port, PORT, port_num, identity;
+            qkey, QKEY, qkey, identity;
+            address, AV, dest, |address: AddressVector| address.dest();
+            path_mtu, PATH_MTU, path_mtu, |mtu: Mtu| mtu as u8;
+            timeout, TIMEOUT, timeout, identity;
+            retry_count, RETRY_CNT, retry_cnt, identity;
+            rnr_retry, RNR_RETRY, rnr_retry, identity;
+            rq_psn, RQ_PSN, rq_psn, identity;
+            max_rd_atomic, MAX_QP_RD_ATOMIC, max_rd_atomic, identity;
+            min_rnr_timer, MIN_RNR_TIMER, min_rnr_timer, identity;
+            sq_psn, SQ_PSN, sq_psn, identity;
+            max_dest_rd_atomic, MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, identity;
+            dest_qp_num, DEST_QPN, dest_qp_num, identity;
+        }
+        request.attr_mask = mask.bits();
+        request
     }
 
     /// Why the kernel refused it, for a QP that is in `from`.

@@ -95,6 +95,8 @@ pub(super) struct Work {
     max_send_sge: usize,
     max_inline: usize,
     datagrams: bool,
+    /// Not for datagrams, and sends have room for an SGE.
+    plain: bool,
     /// Bit n: the QP has operation n of [`wr_opcode`], besides plain sends.
     operations: u32,
     windows: BoundWindows,
@@ -122,6 +124,7 @@ impl Work {
             max_send_sge: cap.max_send_sge as usize,
             max_inline: cap.max_inline_data as usize,
             datagrams: request.qp_type == qp_type::UD,
+            plain: request.qp_type != qp_type::UD && cap.max_send_sge > 0,
             operations,
             windows: BoundWindows::new(*qp_num),
         })
@@ -133,10 +136,9 @@ impl Work {
     }
 }
 
-impl WorkRings for Work {
-    // Into the loop of a list, too, where a call for each request would cost as much as a tenth of the rest.
-    #[inline(always)]
-    fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
+impl Work {
+    #[inline(never)]
+    fn push_any(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
         let (opcode, ex, remote) = match request.operation {
             Operation::Send => (wr_opcode::SEND, 0, None),
             Operation::SendWithImmediate(immediate) => (wr_opcode::SEND_WITH_IMM, immediate.to_be(), None),
@@ -217,6 +219,35 @@ impl WorkRings for Work {
         self.send.advance();
         Ok(())
     }
+}
+
+impl WorkRings for Work {
+    // Into the loop of a list, too, where a call for each request would cost as much as a tenth of the rest.
+    #[inline(always)]
+    fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
+        if self.push_plain_send(request) { Ok(()) } else { self.push_any(request) }
+    }
+
+    #[inline(always)]
+    fn push_plain_send(&mut self, request: &SendRequest<'_>) -> bool {
+        if let (Payload::Sges([sge]), None, true) = (&request.payload, &request.destination, self.plain)
+            && let Some(opcode) = plain_opcode(&request.operation)
+            && let Some((slot, after)) = self.send.reserve_at_once()
+        {
+            let wqe = slot.cast::<SendWqe>();
+            // SAFETY: slots have room for an element with an SGE (`plain`).
+            unsafe {
+                write_sge(slot.add(size_of::<SendWqe>()), 0, *sge);
+                write_send(wqe, request, opcode, sge);
+                if let Operation::RdmaWrite(to) = request.operation {
+                    write_remote(wqe, to);
+                }
+            }
+            self.send.advance_to(after);
+            return true;
+        }
+        false
+    }
 
     fn commit_sends(&mut self, transport: &dyn Transport, qp: u32) -> Result<(), Errno> {
         self.send.publish();
@@ -256,13 +287,62 @@ impl WorkRings for Work {
     }
 }
 
+/// The number of an operation that every connected QP has.
+#[inline(always)]
+fn plain_opcode(operation: &Operation<'_>) -> Option<u32> {
+    match operation {
+        Operation::Send => Some(wr_opcode::SEND),
+        Operation::RdmaWrite(_) => Some(wr_opcode::RDMA_WRITE),
+        _ => None,
+    }
+}
+
+/// All of an element with one SGE but what belongs to operations other than a send, which the driver looks at for those only.
+///
+/// # Safety
+/// It is a free slot of the send ring: aligned, with room for an element, and the kernel does not look at it before it is published.
+#[inline(always)]
+unsafe fn write_send(wqe: *mut SendWqe, request: &SendRequest<'_>, opcode: u32, sge: &ScatterGather) {
+    // SAFETY: the caller's.
+    unsafe {
+        (&raw mut (*wqe).wr.wr_id).write(request.wr_id);
+        (&raw mut (*wqe).wr.reserved).write(0);
+        (&raw mut (*wqe).wr.opcode).write(opcode);
+        (&raw mut (*wqe).wr.send_flags).write(request.flags.bits());
+        (&raw mut (*wqe).wr.ex).write(0);
+        (&raw mut (*wqe).status).write(0);
+        (&raw mut (*wqe).state).write(0);
+        (&raw mut (*wqe).iova).write(0);
+        (&raw mut (*wqe).mask).write(0);
+        (&raw mut (*wqe).first_psn).write(0);
+        (&raw mut (*wqe).last_psn).write(0);
+        (&raw mut (*wqe).ack_length).write(0);
+        (&raw mut (*wqe).ssn).write(0);
+        (&raw mut (*wqe).has_rd_atomic).write(0);
+        let length = sge.length;
+        (&raw mut (*wqe).dma).write(DmaInfo { length, resid: length, num_sge: 1, ..Default::default() });
+    }
+}
+
+/// # Safety
+/// As [`write_send`], which has been done.
+#[inline(always)]
+unsafe fn write_remote(wqe: *mut SendWqe, to: RemoteMemory) {
+    let rdma = SendWrRdma { remote_addr: to.address, rkey: to.rkey, reserved: 0 };
+    // SAFETY: the caller's.
+    unsafe {
+        (&raw mut (*wqe).wr.wr).cast::<SendWrRdma>().write(rdma);
+        (&raw mut (*wqe).iova).write(to.address);
+    }
+}
+
 /// # Safety
 /// There is room at `room`, aligned, for as many as `index` and one more.
 #[inline(always)]
 pub(super) unsafe fn write_sge(room: *mut u8, index: usize, sge: ScatterGather) {
-    let sge = Sge { addr: sge.address, length: sge.length, lkey: sge.lkey };
-    // SAFETY: the caller's.
-    unsafe { room.cast::<Sge>().add(index).write(sge) };
+    const { assert!(size_of::<Sge>() == size_of::<ScatterGather>()) };
+    // SAFETY: the caller's. The kernel's struct has the same fields in the same order.
+    unsafe { room.cast::<ScatterGather>().add(index).write(sge) };
 }
 
 /// # Safety

@@ -157,6 +157,19 @@ impl<M: Memory> Producer<M> {
         Some(self.shared.slot(self.next))
     }
 
+    /// The next free slot, and where the one behind it is; none if the kernel's index has to be looked at first.
+    #[inline]
+    pub(super) fn reserve_at_once(&self) -> Option<(*mut u8, u32)> {
+        let after = (self.next + 1) & self.shared.mask();
+        (after != self.consumed).then(|| (self.shared.slot(self.next), after))
+    }
+
+    /// Counts the slot that was reserved at once as written.
+    #[inline]
+    pub(super) fn advance_to(&mut self, after: u32) {
+        self.next = after;
+    }
+
     /// Counts the slot that was reserved as written.
     #[inline]
     pub(super) fn advance(&mut self) {
@@ -218,7 +231,9 @@ impl<M: Memory> Consumer<M> {
     /// How many elements wait.
     #[inline]
     pub(super) fn available(&self) -> u32 {
-        self.shared.producer().load(Ordering::Acquire).wrapping_sub(self.next) & self.shared.mask()
+        let ahead = self.shared.producer().load(Ordering::Acquire).wrapping_sub(self.next);
+        // An empty ring, the answer to most that ask, needs no mask.
+        if ahead == 0 { 0 } else { ahead & self.shared.mask() }
     }
 
     /// The element `ahead` of the oldest one.
@@ -276,6 +291,25 @@ mod tests {
             assert_eq!(end, (round + 1) * 3 % 4);
             ring.shared.consumer().store(end, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn slots_are_reserved_at_once_while_the_other_index_need_not_be_read() {
+        let mut ring = Producer::new(shared(4, 6, HEADER + 256).unwrap());
+        for _ in 0..3 {
+            let expected = ring.shared.slot(ring.position());
+            let (slot, after) = ring.reserve_at_once().unwrap();
+            assert_eq!((slot, after), (expected, (ring.position() + 1) & 3));
+            ring.advance_to(after);
+        }
+        assert!(ring.reserve_at_once().is_none());
+        ring.publish();
+        ring.shared.consumer().store(2, Ordering::Relaxed);
+        assert!(ring.reserve_at_once().is_none(), "it has not looked");
+        assert!(ring.reserve().is_some());
+        assert!(ring.reserve_at_once().is_some());
+        ring.close();
+        assert!(ring.reserve_at_once().is_none());
     }
 
     #[test]

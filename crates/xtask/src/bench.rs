@@ -1,0 +1,383 @@
+//! What verbs cost in instructions, ours and the reference's, in the same virtual machine; and whether that is within bounds.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::cache::Cache;
+use crate::kernel::Line;
+use crate::vm::{Copy, Device, Vm};
+use crate::{host, peer, tasks};
+
+/// Where the guest has the programs: what measures, ours, the reference's.
+const COMPARE: &str = "/usr/bin/compare";
+const OURS: &str = "/usr/bin/operations";
+const REFERENCE: &str = "/usr/bin/operations-reference";
+
+/// What soft-RoCE with completion counters is asked. The reference has no counters on soft-RoCE.
+const COUNTERS: [(&str, &str); 4] = [
+    ("counter-create", "create and destroy a completion counter"),
+    ("counter-attach", "attach a completion counter to a QP"),
+    ("counter-read", "read a completion counter"),
+    ("counter-inc", "increment a completion counter"),
+];
+
+/// Whose user's part is not counted: it takes a process from its start, or depends on when the kernel's threads run.
+const NOT_STEPPED: [&str; 5] = ["list-cold", "start-open", "start-completion", "ping-pong", "memory"];
+
+/// `benches/bounds.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bounds {
+    operation: Vec<Operation>,
+}
+
+/// An operation, and at most how much of the reference's instructions it takes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Operation {
+    id: String,
+    name: String,
+    /// User and kernel together.
+    bound: Option<f64>,
+    /// Outside of the kernel.
+    user: Option<f64>,
+}
+
+impl Operation {
+    /// All of them.
+    fn read() -> Result<Vec<Self>> {
+        let path = host::workspace().join("benches/bounds.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bounds: Bounds = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        Ok(bounds.operation)
+    }
+
+    fn is_stepped(&self) -> bool {
+        !NOT_STEPPED.contains(&self.id.as_str())
+    }
+
+    /// What is wrong with a measurement.
+    fn passes(&self, run: &Run) -> Result<Option<String>> {
+        for (bound, part, what) in [
+            (self.bound, Part::Total, "instructions"),
+            (self.user, Part::User, "instructions outside of the kernel"),
+        ] {
+            let Some(bound) = bound else { continue };
+            let ratio = run.ratio(&self.id, part)?;
+            if ratio > bound {
+                let name = &self.name;
+                return Ok(Some(format!(
+                    "{name}: {ratio:.3} of the reference's {what}, the bound is {bound}"
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Total,
+    User,
+}
+
+/// What `compare` says of a program.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Outcome {
+    total: BTreeMap<String, f64>,
+    user: BTreeMap<String, f64>,
+}
+
+impl Outcome {
+    fn get(&self, id: &str, part: Part) -> Option<f64> {
+        let numbers = match part {
+            Part::Total => &self.total,
+            Part::User => &self.user,
+        };
+        numbers.get(id).copied()
+    }
+}
+
+/// What `compare` says.
+#[derive(Debug, Deserialize)]
+struct Report {
+    kernel: String,
+    programs: Vec<Outcome>,
+}
+
+/// What one machine showed.
+#[derive(Debug, Serialize)]
+struct Run {
+    rdma_core: Outcome,
+    uverbs: Outcome,
+}
+
+impl Run {
+    fn ratio(&self, id: &str, part: Part) -> Result<f64> {
+        let number =
+            |outcome: &Outcome| outcome.get(id, part).with_context(|| format!("{id} has not been measured"));
+        Ok(number(&self.uverbs)? / number(&self.rdma_core)?)
+    }
+}
+
+/// Both programs, ready to run in guests.
+struct Programs {
+    compare: PathBuf,
+    ours: PathBuf,
+    reference: PathBuf,
+}
+
+impl Programs {
+    fn build() -> Result<Self> {
+        let bin =
+            |name| host::cargo_executable(&["build", "--release", "-p", "uverbs-benches", "--bin", name]);
+        let source = host::workspace().join("benches/reference/operations.c");
+        Ok(Self {
+            compare: bin("compare")?,
+            ours: bin("operations")?,
+            reference: peer::get(&Cache::open()?, &source)?,
+        })
+    }
+
+    /// A machine under the clock that counts instructions, which prints a report.
+    fn vm(&self, kernel: Line, timed: &[&str], stepped: &[&str], programs: &[&str]) -> Vm {
+        let (timed, stepped) = (timed.join(","), stepped.join(","));
+        let words = [COMPARE, "rxe0", &timed, &stepped].into_iter().chain(programs.iter().copied());
+        let mut vm = Vm::command(kernel, words);
+        vm.icount = true;
+        for (host, guest) in [(&self.compare, COMPARE), (&self.ours, OURS), (&self.reference, REFERENCE)] {
+            vm.files.push(Copy { host: host.clone(), guest: guest.to_owned() });
+        }
+        vm
+    }
+
+    /// Both, one after the other in the same machine.
+    fn run(&self, kernel: Line, timed: &[&str], stepped: &[&str]) -> Result<(Run, String)> {
+        let mut vm = self.vm(kernel, timed, stepped, &[REFERENCE, OURS]);
+        vm.reference = true;
+        let report = report(&mut vm)?;
+        let [rdma_core, uverbs] =
+            <[Outcome; 2]>::try_from(report.programs).ok().context("no two outcomes")?;
+        Ok((Run { rdma_core, uverbs }, report.kernel))
+    }
+}
+
+/// What is printed in a machine.
+fn report(vm: &mut Vm) -> Result<Report> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("report");
+    vm.output = Some(path.clone());
+    let status = tasks::patiently(vm)?;
+    ensure!(status == 0, "the measurement ended with status {status}");
+    let text = fs::read_to_string(path)?;
+    serde_json::from_str(&text).with_context(|| format!("no report: {text}"))
+}
+
+/// Fails if an operation that has a bound takes more.
+pub(crate) fn check(kernel: Line) -> Result<()> {
+    let operations = Operation::read()?;
+    let bounded = |operation: &&Operation| operation.bound.is_some() || operation.user.is_some();
+    let bounded: Vec<_> = operations.iter().filter(bounded).collect();
+    let timed: Vec<_> = bounded.iter().map(|operation| operation.id.as_str()).collect();
+    let stepped: Vec<_> = bounded
+        .iter()
+        .filter(|operation| operation.user.is_some())
+        .map(|operation| operation.id.as_str())
+        .collect();
+    let (run, _) = Programs::build()?.run(kernel, &timed, &stepped)?;
+    print!("{}", table(&bounded, std::slice::from_ref(&run))?);
+    let failures = bounded
+        .iter()
+        .filter_map(|operation| operation.passes(&run).transpose())
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Everything, in several machines, into `docs/benchmarks`.
+pub(crate) fn compare(kernel: Line, runs: usize) -> Result<()> {
+    ensure!(runs > 0, "no runs: nothing is measured");
+    let operations = Operation::read()?;
+    let programs = Programs::build()?;
+    let timed: Vec<_> = operations.iter().map(|operation| operation.id.as_str()).collect();
+    let stepped: Vec<_> = operations
+        .iter()
+        .filter(|operation| operation.is_stepped())
+        .map(|operation| operation.id.as_str())
+        .collect();
+    let (mut all, mut release) = (Vec::new(), String::new());
+    for number in 1..=runs {
+        host::progress(format_args!("run {number} of {runs}"));
+        // Steps are the same in every run.
+        let stepped = if number == 1 { &stepped[..] } else { &[] };
+        let (run, kernel) = programs.run(kernel, &timed, stepped)?;
+        all.push(run);
+        release = kernel;
+    }
+    let counters = counters(&programs, kernel)?;
+    let versions = versions(&programs, &release)?;
+    let rows = operations.iter().collect::<Vec<_>>();
+    let text = document(&table(&rows, &all)?, counters.as_ref(), &versions, runs)?;
+    let folder = host::workspace().join("docs/benchmarks");
+    fs::create_dir_all(&folder)?;
+    let json = serde_json::json!({ "versions": versions, "runs": all, "counters": counters });
+    write(&folder.join("instructions.md"), &text)?;
+    write(&folder.join("instructions.json"), &(serde_json::to_string_pretty(&json)? + "\n"))?;
+    print!("{text}");
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What completion counters of soft-RoCE take, if the kernel can have them.
+fn counters(programs: &Programs, kernel: Line) -> Result<Option<Outcome>> {
+    if kernel != Line::V7_3 {
+        return Ok(None);
+    }
+    let ids = COUNTERS.map(|(id, _)| id);
+    let mut vm = programs.vm(kernel, &ids, &ids, &[OURS]);
+    vm.device = Device::RxeCounters;
+    Ok(report(&mut vm)?.programs.pop())
+}
+
+/// What took part, by name.
+fn versions(programs: &Programs, kernel: &str) -> Result<BTreeMap<&'static str, String>> {
+    let says = |program: &str| {
+        let text = host::output(Command::new(program).arg("--version"))?;
+        Ok::<_, anyhow::Error>(text.lines().next().unwrap_or_default().trim().to_owned())
+    };
+    Ok(BTreeMap::from([
+        ("cc", says("cc")?),
+        ("Linux", kernel.to_owned()),
+        ("QEMU", says(host::QEMU.0)?),
+        ("rdma-core", peer::version(&programs.reference)?),
+        ("rustc", says("rustc")?),
+        ("uverbs", env!("CARGO_PKG_VERSION").to_owned()),
+    ]))
+}
+
+/// A row for each operation: the first run's numbers, and how far apart the ratios of all runs are.
+fn table(operations: &[&Operation], runs: &[Run]) -> Result<String> {
+    let Some(first) = runs.first() else { bail!("no runs") };
+    let mut text = "| operation | rdma-core | uverbs | ratio | spread | bound | user: rdma-core | uverbs | ratio | bound |\n\
+                    |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    let bound = |bound: Option<f64>| bound.map(|bound| bound.to_string()).unwrap_or_default();
+    for operation in operations {
+        let id = &operation.id;
+        let ratios = runs.iter().map(|run| run.ratio(id, Part::Total)).collect::<Result<Vec<_>>>()?;
+        let (least, most) = ratios
+            .iter()
+            .fold((f64::MAX, f64::MIN), |(least, most), ratio| (least.min(*ratio), most.max(*ratio)));
+        write!(
+            text,
+            "| {} | {} | {} | {:.3} | {:.2} % | {} |",
+            operation.name,
+            shown(first.rdma_core.get(id, Part::Total)),
+            shown(first.uverbs.get(id, Part::Total)),
+            ratios[0],
+            (most / least - 1.0) * 100.0,
+            bound(operation.bound),
+        )?;
+        let user = first.ratio(id, Part::User).map(|ratio| format!("{ratio:.3}")).unwrap_or_default();
+        writeln!(
+            text,
+            " {} | {} | {user} | {} |",
+            shown(first.rdma_core.get(id, Part::User)),
+            shown(first.uverbs.get(id, Part::User)),
+            bound(operation.user),
+        )?;
+    }
+    Ok(text)
+}
+
+/// Whole instructions, and parts of them where there are few.
+fn shown(number: Option<f64>) -> String {
+    match number {
+        None => String::new(),
+        Some(number) if number < 1000.0 => format!("{number:.1}"),
+        Some(number) => format!("{number:.0}"),
+    }
+}
+
+fn document(
+    table: &str,
+    counters: Option<&Outcome>,
+    versions: &BTreeMap<&str, String>,
+    runs: usize,
+) -> Result<String> {
+    let mut text = format!(
+        "# Instructions\n\n\
+         Made by `cargo xtask bench compare`: [what it does](../benchmarks.md). Numbers are instructions, if the name does not say \
+         otherwise, of the first of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n{table}\n"
+    );
+    if let Some(counters) = counters {
+        text.push_str(
+            "Completion counters, on the test bed's soft-RoCE that has them. rdma-core has none on soft-RoCE.\n\n\
+             | operation | uverbs | user |\n|---|--:|--:|\n",
+        );
+        for (id, name) in COUNTERS {
+            let (total, user) = (shown(counters.get(id, Part::Total)), shown(counters.get(id, Part::User)));
+            writeln!(text, "| {name} | {total} | {user} |")?;
+        }
+        text.push('\n');
+    }
+    for (name, version) in versions {
+        writeln!(text, "* {name}: {version}")?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(total: f64, user: f64) -> Outcome {
+        let numbers = |number| BTreeMap::from([("cq".to_owned(), number)]);
+        Outcome { total: numbers(total), user: numbers(user) }
+    }
+
+    fn operation(bound: Option<f64>, user: Option<f64>) -> Operation {
+        Operation { id: "cq".to_owned(), name: "create a CQ".to_owned(), bound, user }
+    }
+
+    #[test]
+    fn bounds_are_on_ratios() {
+        let run = Run { rdma_core: outcome(1000.0, 100.0), uverbs: outcome(900.0, 120.0) };
+        assert_eq!(operation(Some(0.9), None).passes(&run).unwrap(), None);
+        assert_eq!(operation(None, None).passes(&run).unwrap(), None);
+        let failure = operation(Some(0.89), None).passes(&run).unwrap().unwrap();
+        assert!(failure.contains("create a CQ: 0.900") && failure.contains("0.89"), "{failure}");
+        let failure = operation(Some(0.9), Some(1.1)).passes(&run).unwrap().unwrap();
+        assert!(failure.contains("1.200 of the reference's instructions outside of the kernel"), "{failure}");
+        let unknown = Operation { id: "qp".to_owned(), ..operation(Some(1.0), None) };
+        assert!(unknown.passes(&run).is_err());
+    }
+
+    #[test]
+    fn the_spread_is_of_ratios() {
+        let run = |ours| Run { rdma_core: outcome(1000.0, 100.0), uverbs: outcome(ours, 50.0) };
+        let text = table(&[&operation(Some(1.0), None)], &[run(900.0), run(909.0), run(904.0)]).unwrap();
+        let row = text.lines().last().unwrap();
+        assert_eq!(row, "| create a CQ | 1000 | 900.0 | 0.900 | 1.00 % | 1 | 100.0 | 50.0 | 0.500 |  |");
+    }
+
+    #[test]
+    fn the_file_of_bounds_is_good() {
+        let operations = Operation::read().unwrap();
+        let ids: std::collections::BTreeSet<_> = operations.iter().map(|operation| &operation.id).collect();
+        assert_eq!(ids.len(), operations.len(), "an operation twice");
+        for operation in &operations {
+            assert!(operation.user.is_none() || operation.is_stepped(), "{operation:?}");
+        }
+        assert!(operations.iter().filter(|operation| operation.bound.is_some()).count() >= 12);
+    }
+}
