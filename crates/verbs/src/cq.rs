@@ -329,14 +329,14 @@ impl Completions<'_> {
         if self.seen == self.most {
             self.give_back();
         }
-        let ahead = self.seen;
-        if !self.ring.turn(ahead) {
+        let completion = self.ring.peek(self.seen);
+        if completion.is_null() {
             self.give_back();
             return None;
         }
         self.seen += 1;
-        // SAFETY: it has just turned there.
-        let completion = unsafe { self.ring.current(ahead) };
+        // SAFETY: it stays as it is until the ring is used again, which takes `self`. Any bits make a completion.
+        let completion = unsafe { &*completion };
         if !completion.is_success() {
             self.shared.failed(completion);
         }

@@ -199,14 +199,9 @@ pub(crate) trait CompletionRing: Send + Sync {
     /// and the device does not see receives arrive at a QP that has failed.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
-    /// Turns to the completion behind the `ahead` oldest ones, which have been looked at like this one, in turn. Whether it is there.
-    fn turn(&mut self, ahead: u32) -> bool;
-
-    /// The completion that it has turned to.
-    ///
-    /// # Safety
-    /// [`turn`](Self::turn) with the same number was the last call of anything here but this, and said so.
-    unsafe fn current(&self, ahead: u32) -> &WorkCompletion;
+    /// The completion behind the `ahead` oldest ones, which have been looked at like this one, in turn; null if there is none. It stays
+    /// as it is until the next call of anything here.
+    fn peek(&mut self, ahead: u32) -> *const WorkCompletion;
 
     /// Takes the oldest `count` completions, which have been looked at.
     fn take(&mut self, count: u32);

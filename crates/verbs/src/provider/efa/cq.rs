@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use std::ptr;
 use std::sync::Arc;
 
 use uverbs_ioctl::uapi::efa::{CreateCqResp, CreateCqRespMask};
@@ -140,19 +141,15 @@ impl CompletionRing for Completions {
         count
     }
 
-    fn turn(&mut self, _: u32) -> bool {
+    fn peek(&mut self, _: u32) -> *const WorkCompletion {
         while let Some(next) = self.parts.take() {
             let table = self.table.lock();
             if let Some(completion) = table.get(next.qp_num.get()).and_then(|qp| translate(&next, qp)) {
                 self.current = completion;
-                return true;
+                return &self.current;
             }
         }
-        false
-    }
-
-    unsafe fn current(&self, _: u32) -> &WorkCompletion {
-        &self.current
+        ptr::null()
     }
 
     fn take(&mut self, _: u32) {

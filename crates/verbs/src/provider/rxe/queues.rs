@@ -2,6 +2,8 @@
 
 mod operations;
 
+use std::ptr;
+
 use uverbs_ioctl::calls::{self, QpCreated, QpRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::qp_type;
 use uverbs_ioctl::uapi::rxe::{
@@ -49,15 +51,8 @@ impl CompletionRing for Completions {
     }
 
     #[inline]
-    fn turn(&mut self, ahead: u32) -> bool {
-        ahead < self.0.available()
-    }
-
-    #[inline]
-    unsafe fn current(&self, ahead: u32) -> &WorkCompletion {
-        // SAFETY: as in `poll`: it is there, says the caller, and is not released as long as `self` is borrowed. Any bits make a
-        // completion.
-        unsafe { &*self.0.peek(ahead).cast::<WorkCompletion>() }
+    fn peek(&mut self, ahead: u32) -> *const WorkCompletion {
+        if ahead < self.0.available() { self.0.peek(ahead).cast() } else { ptr::null() }
     }
 
     #[inline]
