@@ -52,7 +52,7 @@ impl CompletionRing for Completions {
 
     #[inline]
     fn peek(&mut self, ahead: u32) -> *const WorkCompletion {
-        if ahead < self.0.available() { self.0.peek(ahead).cast() } else { ptr::null() }
+        self.0.look(ahead).map_or(ptr::null(), <*const u8>::cast)
     }
 
     #[inline]

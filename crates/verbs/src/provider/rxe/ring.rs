@@ -242,6 +242,14 @@ impl<M: Memory> Consumer<M> {
         self.shared.slot(self.next.wrapping_add(ahead))
     }
 
+    /// The same, if it is there; those before it are.
+    #[inline]
+    pub(super) fn look(&self, ahead: u32) -> Option<*const u8> {
+        let produced = self.shared.producer().load(Ordering::Acquire);
+        let index = self.next.wrapping_add(ahead) & self.shared.mask();
+        (index != produced & self.shared.mask()).then(|| self.shared.slot(index).cast_const())
+    }
+
     /// Gives the oldest `count` slots back to the kernel.
     #[inline]
     pub(super) fn release(&mut self, count: u32) {
@@ -354,7 +362,9 @@ mod tests {
             if produced % 3 == 2 {
                 let count = ring.available();
                 assert_eq!(count, 3);
+                assert_eq!(ring.look(count), None);
                 for ahead in 0..count {
+                    assert_eq!(ring.look(ahead), Some(ring.peek(ahead)));
                     // SAFETY: as above.
                     assert_eq!(unsafe { ring.peek(ahead).read() }, expected);
                     expected += 1;
