@@ -6,7 +6,9 @@ use uverbs::{
     QueuePairCapabilities, QueuePairInit, ReceiveRequest, RemoteMemory, SendRequest,
 };
 
-use crate::common::{DEADLINE, PORT, open, own_gid, poll_for, poll_for_none, refused, succeeded};
+use crate::common::{
+    DEADLINE, PORT, open, own_address, own_gid, poll_for, poll_for_none, refused, succeeded,
+};
 
 crate::cases! {
     Shared datagrams_arrive_behind_their_header;
@@ -30,9 +32,7 @@ fn ready(domain: &ProtectionDomain, init: &QueuePairInit<'_>) -> QueuePair {
 fn datagrams_arrive_behind_their_header() {
     let context = open();
     let domain = context.alloc_protection_domain().unwrap();
-    let gid = own_gid(&context);
-    let vector = AddressVector::global(PORT, gid.gid, gid.index as u8);
-    let address = domain.create_address_handle(&vector).unwrap();
+    let address = domain.create_address_handle(&own_address(&context)).unwrap();
     let mut cq = context.create_completion_queue(16, None, 0).unwrap();
     let capabilities = QueuePairCapabilities {
         max_send_wr: 4,
@@ -75,9 +75,7 @@ fn datagrams_arrive_behind_their_header() {
 fn sp_3_datagrams_through_a_shared_receive_queue() {
     let context = open();
     let domain = context.alloc_protection_domain().unwrap();
-    let gid = own_gid(&context);
-    let vector = AddressVector::global(PORT, gid.gid, gid.index as u8);
-    let address = domain.create_address_handle(&vector).unwrap();
+    let address = domain.create_address_handle(&own_address(&context)).unwrap();
     let mut cq = context.create_completion_queue(16, None, 0).unwrap();
     let mut srq = domain.create_shared_receive_queue(8, 1).unwrap();
     let capabilities = QueuePairCapabilities { max_inline_data: 32, ..QueuePairCapabilities::default() };
@@ -105,9 +103,7 @@ fn sp_3_datagrams_through_a_shared_receive_queue() {
 fn only_datagrams_have_destinations() {
     let context = open();
     let domain = context.alloc_protection_domain().unwrap();
-    let gid = own_gid(&context);
-    let vector = AddressVector::global(PORT, gid.gid, gid.index as u8);
-    let address = domain.create_address_handle(&vector).unwrap();
+    let address = domain.create_address_handle(&own_address(&context)).unwrap();
     let to = Destination { address: &address, qp_num: 1, qkey: QKEY };
     let mut a = crate::common::pair().a;
     let region = domain.allocate(64, AccessFlags::LOCAL_WRITE).unwrap();

@@ -234,7 +234,7 @@ impl MemoryRegion {
     /// The whole region as a slice to write to.
     ///
     /// # Safety
-    /// Nobody reads or writes it while the slice is there: no work that names it is posted, no peer accesses it, and there is no other
+    /// The memory may be written: it is the region's own, or was lent for that. Nobody reads or writes it while the slice is there: no work that names it is posted, no peer accesses it, and there is no other
     /// region or mapping of the same memory or file that is used.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes it the only one.

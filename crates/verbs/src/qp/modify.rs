@@ -77,14 +77,9 @@ impl ModifyQueuePair {
     /// atomic from it at a time, and 640 µs of patience where it finds no receive.
     pub fn ready_to_receive(address: AddressVector, dest_qp_num: u32, rq_psn: u32, path_mtu: Mtu) -> Self {
         Self {
-            state: Some(QueuePairState::ReadyToReceive),
-            address: Some(address),
-            dest_qp_num: Some(dest_qp_num),
-            rq_psn: Some(rq_psn),
-            path_mtu: Some(path_mtu),
             max_dest_rd_atomic: Some(1),
             min_rnr_timer: Some(12),
-            ..Self::default()
+            ..Self::unreliable_ready_to_receive(address, dest_qp_num, rq_psn, path_mtu)
         }
     }
 
@@ -92,13 +87,11 @@ impl ModifyQueuePair {
     /// receive; one RDMA read or atomic at a time.
     pub fn ready_to_send(sq_psn: u32) -> Self {
         Self {
-            state: Some(QueuePairState::ReadyToSend),
-            sq_psn: Some(sq_psn),
             timeout: Some(14),
             retry_count: Some(7),
             rnr_retry: Some(7),
             max_rd_atomic: Some(1),
-            ..Self::default()
+            ..Self::unreliable_ready_to_send(sq_psn)
         }
     }
 

@@ -150,14 +150,10 @@ impl ContextOps for Opened {
         let mut response = CreateCqResp::default();
         let request = CqRequest { cqe, ..*request };
         let (handle, entries) = calls::create_cq(transport, &request, &driver, &mut response)?;
-        match Completions::map(transport, &response, entries, entry_size, parts, self.table.clone()) {
-            Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
-            Err(errno) => {
-                // The error that matters is the first.
-                let _ = calls::destroy_cq(transport, handle);
-                Err(errno)
-            }
-        }
+        let ring = Completions::map(transport, &response, entries, entry_size, parts, self.table.clone())
+            // The error that matters is the first.
+            .inspect_err(|_| _ = calls::destroy_cq(transport, handle))?;
+        Ok(NewCq { handle, entries, ring: Box::new(ring) })
     }
 
     fn create_qp(
@@ -189,13 +185,9 @@ impl ContextOps for Opened {
         let request = QpRequest { cap: layout.cap, ..*request };
         let mut created = calls::create_qp(transport, &request, &driver, &mut response)?;
         created.cap = layout.cap;
-        match Work::map(transport, &response, layout, created.qp_num, self.table.clone()) {
-            Ok(rings) => Ok(NewQp { created, rings: Box::new(rings) }),
-            Err(errno) => {
-                let _ = calls::destroy_qp(transport, created.handle);
-                Err(errno)
-            }
-        }
+        let rings = Work::map(transport, &response, layout, created.qp_num, self.table.clone())
+            .inspect_err(|_| _ = calls::destroy_qp(transport, created.handle))?;
+        Ok(NewQp { created, rings: Box::new(rings) })
     }
 
     fn qp_attributes(&self) -> QpAttrMask {

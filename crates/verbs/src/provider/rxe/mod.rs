@@ -63,14 +63,10 @@ impl ContextOps for Ops {
     fn create_cq(&self, transport: &dyn Transport, request: &CqRequest<'_>) -> Result<NewCq, Errno> {
         let mut response = CreateCqResp::default();
         let (handle, entries) = calls::create_cq(transport, request, &(), &mut response)?;
-        match Completions::map(transport, &response.mi) {
-            Ok(ring) => Ok(NewCq { handle, entries, ring: Box::new(ring) }),
-            Err(errno) => {
-                // The error that matters is the first.
-                let _ = calls::destroy_cq(transport, handle);
-                Err(errno)
-            }
-        }
+        let ring = Completions::map(transport, &response.mi)
+            // The error that matters is the first.
+            .inspect_err(|_| _ = calls::destroy_cq(transport, handle))?;
+        Ok(NewCq { handle, entries, ring: Box::new(ring) })
     }
 
     fn create_qp(
@@ -89,32 +85,20 @@ impl ContextOps for Ops {
         let operations = operations(request.qp_type, self.device(transport));
         let mut response = CreateQpResp::default();
         let mut created = calls::create_qp(transport, &request, &(), &mut response)?;
-        match Work::map(transport, &request, &response, &created, operations) {
-            Ok(rings) => {
-                // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
-                (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
-                Ok(NewQp { created, rings: Box::new(rings) })
-            }
-            Err(errno) => {
-                let _ = calls::destroy_qp(transport, created.handle);
-                Err(errno)
-            }
-        }
+        let rings = Work::map(transport, &request, &response, &created, operations)
+            .inspect_err(|_| _ = calls::destroy_qp(transport, created.handle))?;
+        // Linux 6.1 says here what was asked for, and only in QUERY_QP what it granted.
+        (created.cap.max_send_wr, created.cap.max_recv_wr) = rings.capacities();
+        Ok(NewQp { created, rings: Box::new(rings) })
     }
 
     fn create_srq(&self, transport: &dyn Transport, request: &SrqRequest) -> Result<NewSrq, Errno> {
         let mut response = CreateSrqResp::default();
         let mut created = calls::create_srq(transport, request, &(), &mut response)?;
-        match Receives::map(transport, &response.mi, created.max_sge) {
-            Ok(ring) => {
-                created.max_wr = ring.capacity();
-                Ok(NewSrq { created, number: response.srq_num, ring: Box::new(ring) })
-            }
-            Err(errno) => {
-                let _ = calls::destroy_srq(transport, created.handle);
-                Err(errno)
-            }
-        }
+        let ring = Receives::map(transport, &response.mi, created.max_sge)
+            .inspect_err(|_| _ = calls::destroy_srq(transport, created.handle))?;
+        created.max_wr = ring.capacity();
+        Ok(NewSrq { created, number: response.srq_num, ring: Box::new(ring) })
     }
 
     fn create_address_handle(

@@ -129,9 +129,7 @@ impl Work {
     pub(super) fn capacities(&self) -> (u32, u32) {
         (self.send.capacity(), self.receive.as_ref().map_or(0, Receives::capacity))
     }
-}
 
-impl Work {
     #[inline(never)]
     fn push_any(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
         let (opcode, ex, remote) = match request.operation {
@@ -230,7 +228,8 @@ impl WorkRings for Work {
             && let Some((slot, after)) = self.send.reserve_at_once()
         {
             let wqe = slot.cast::<SendWqe>();
-            // SAFETY: slots have room for an element with an SGE (`plain`).
+            // SAFETY: it is a free slot, aligned, with room for an element with an SGE (`plain`), and the kernel does not look at it before
+            // it is published.
             unsafe {
                 write_sge(slot.add(size_of::<SendWqe>()), 0, *sge);
                 write_send(wqe, request, opcode, sge);
