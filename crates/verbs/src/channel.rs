@@ -1,6 +1,6 @@
 //! Completion channels.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
 pub(crate) struct ChannelInner {
     fd: OwnedFd,
     /// Of the CQs that report here, by the number that their events carry.
-    queues: Mutex<BTreeMap<u64, Arc<Reports>>>,
+    queues: Mutex<FxHashMap<u64, Arc<Reports>>>,
     /// Keeps the device open.
     context: Arc<ContextInner>,
 }
@@ -64,11 +64,25 @@ pub(crate) struct Reports {
     pub(crate) events: AtomicU32,
 }
 
-impl Reports {
+/// A CQ's place among those that report to a channel.
+pub(crate) struct Reporter {
+    pub(crate) channel: Arc<ChannelInner>,
+    pub(crate) reports: Arc<Reports>,
+}
+
+impl Reporter {
     /// Of a new CQ, whose events carry that number.
-    pub(crate) fn new(id: u64) -> Self {
+    pub(crate) fn new(channel: &CompletionChannel, id: u64) -> Self {
         let (unacknowledged, armed, events) = Default::default();
-        Self { id, unacknowledged, armed, events }
+        let reports = Arc::new(Reports { id, unacknowledged, armed, events });
+        channel.0.queues.lock().insert(id, reports.clone());
+        Self { channel: channel.0.clone(), reports }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.channel.queues.lock().remove(&self.reports.id);
     }
 }
 
@@ -79,14 +93,6 @@ impl ChannelInner {
 
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
         &self.context
-    }
-
-    pub(crate) fn insert(&self, queue: &Arc<Reports>) {
-        self.queues.lock().insert(queue.id, queue.clone());
-    }
-
-    pub(crate) fn remove(&self, id: u64) {
-        self.queues.lock().remove(&id);
     }
 
     pub(crate) fn queue_count(&self) -> usize {

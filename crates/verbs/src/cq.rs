@@ -8,7 +8,7 @@ use std::time::Duration;
 use uverbs_ioctl::calls::{self, CqRequest};
 use uverbs_ioctl::{Errno, Transport};
 
-use crate::channel::{ChannelInner, CompletionChannel, Reports, deadline};
+use crate::channel::{CompletionChannel, Reporter, deadline};
 use crate::completion::{CompletionStatus, WorkCompletion};
 use crate::context::{Context, ContextInner};
 use crate::error::{DestroyError, Error, Result};
@@ -46,10 +46,10 @@ pub struct CompletionQueue {
 
 /// What QPs keep alive of a CQ.
 pub(crate) struct CqShared {
+    // First to go: nothing is read of a CQ that is not there.
+    reporter: Option<Reporter>,
     object: Object,
     source: EventSource,
-    channel: Option<Arc<ChannelInner>>,
-    reports: Arc<Reports>,
 }
 
 impl CqShared {
@@ -64,22 +64,18 @@ impl CqShared {
     pub(crate) fn is_of(&self, context: &Arc<ContextInner>) -> bool {
         Arc::ptr_eq(self.object.context(), context)
     }
-}
 
-impl CqShared {
+    /// Where it reports; an error if it does not.
+    fn reporter(&self, verb: &'static str) -> Result<&Reporter> {
+        let none = || Error::with(verb, Errno::EINVAL, "the CQ has no completion channel");
+        self.reporter.as_ref().ok_or_else(none)
+    }
+
     /// There is a completion of a request that has failed.
     #[cold]
     fn failed(&self, completion: &WorkCompletion) {
         let flushed = completion.status() == CompletionStatus::WR_FLUSH_ERR;
         failure::suspect(self.object.context(), completion.qp_num(), flushed);
-    }
-}
-
-impl Drop for CqShared {
-    fn drop(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.remove(self.id());
-        }
     }
 }
 
@@ -105,15 +101,10 @@ impl CompletionQueue {
             Error::new(VERB, errno).or_detail(|| explain(context, errno, entries, vector))
         })?;
         let destroy = |transport: &dyn Transport, handle| calls::destroy_cq(transport, handle).map(|_| ());
-        let reports = Arc::new(Reports::new(id));
-        if let Some(channel) = channel {
-            channel.0.insert(&reports);
-        }
         let shared = Arc::new(CqShared {
             object: Object::new(context.inner().clone(), new.handle, destroy),
             source: EventSource::new(context.inner(), id, AsyncEventElement::CompletionQueue(id)),
-            channel: channel.map(|channel| channel.0.clone()),
-            reports,
+            reporter: channel.map(|channel| Reporter::new(channel, id)),
         });
         Ok(Self { ring: new.ring, entries: new.entries, shared })
     }
@@ -211,15 +202,13 @@ impl CompletionQueue {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) (`EOPNOTSUPP`) for `solicited_only` on EFA.
     pub fn arm(&mut self, solicited_only: bool) -> Result<()> {
         const VERB: &str = "req_notify_cq";
-        if self.shared.channel.is_none() {
-            return Err(Error::with(VERB, Errno::EINVAL, "the CQ has no completion channel"));
-        }
+        let reports = &self.shared.reporter(VERB)?.reports;
         let object = &self.shared.object;
         // Before the kernel is asked: the event may be read by another thread before it has answered.
-        self.shared.reports.armed.fetch_or(!solicited_only, Ordering::AcqRel);
-        let events = self.shared.reports.events.load(Ordering::Acquire);
+        reports.armed.fetch_or(!solicited_only, Ordering::AcqRel);
+        let events = reports.events.load(Ordering::Acquire);
         self.ring.arm(object.transport(), object.handle(), solicited_only, events).map_err(|errno| {
-            self.shared.reports.armed.store(false, Ordering::Release);
+            reports.armed.store(false, Ordering::Release);
             let detail = (errno == Errno::EOPNOTSUPP && solicited_only)
                 .then(|| "the device cannot tell solicited completions apart".to_owned());
             Error::new(VERB, errno).or_detail(|| detail)
@@ -265,11 +254,9 @@ impl CompletionQueue {
 
     /// The channel, if no other CQ reports to it.
     pub(crate) fn own_channel(&self, verb: &'static str) -> Result<CompletionChannel> {
-        let channel = self.shared.channel.clone();
-        let channel =
-            channel.ok_or_else(|| Error::with(verb, Errno::EINVAL, "the CQ has no completion channel"))?;
+        let channel = &self.shared.reporter(verb)?.channel;
         match channel.queue_count() {
-            0 | 1 => Ok(CompletionChannel(channel)),
+            0 | 1 => Ok(CompletionChannel(channel.clone())),
             sharing => {
                 let detail = format!("{sharing} CQs share the channel: wait on the channel");
                 Err(Error::with(verb, Errno::EINVAL, detail))
@@ -280,7 +267,8 @@ impl CompletionQueue {
     /// Arms it, unless it is armed still: one event a sleep is enough, and the kernel's list of them does not grow. Whether it was
     /// not.
     pub(crate) fn arm_once(&mut self) -> Result<bool> {
-        let armed = self.shared.reports.armed.load(Ordering::Acquire);
+        let armed = |reporter: &Reporter| reporter.reports.armed.load(Ordering::Acquire);
+        let armed = self.shared.reporter.as_ref().is_some_and(armed);
         if !armed {
             self.arm(false)?;
         }
@@ -294,7 +282,9 @@ impl CompletionQueue {
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         const VERB: &str = "destroy_cq";
         let check = |shared: &CqShared| {
-            let completions = shared.reports.unacknowledged.load(Ordering::Acquire);
+            let unacknowledged =
+                |reporter: &Reporter| reporter.reports.unacknowledged.load(Ordering::Acquire);
+            let completions = shared.reporter.as_ref().map_or(0, unacknowledged);
             match completions + shared.source.unacknowledged() {
                 0 => Ok(()),
                 events => Err(not_acknowledged(VERB, events)),

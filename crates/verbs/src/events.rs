@@ -1,6 +1,6 @@
 //! Asynchronous events.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -130,7 +130,7 @@ pub(crate) struct AsyncFile {
 #[derive(Default)]
 struct State {
     /// The objects that events can be of, by the number that the events carry.
-    sources: BTreeMap<u64, Arc<Source>>,
+    sources: FxHashMap<u64, Arc<Source>>,
     /// Whether the last event has been read: the kernel has no other sign for the end.
     ended: bool,
 }

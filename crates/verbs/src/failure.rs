@@ -5,7 +5,8 @@
 //! Who posts must not pay for asking in which state the QP is, so this goes by what a failure leaves behind: a failed completion, or an
 //! event. Whoever finds one marks the QP and makes the kernel look; whoever posts looks at the mark afterwards.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
@@ -21,7 +22,7 @@ use crate::qp::QueuePairState;
 
 /// The QPs of a context, by number.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<BTreeMap<u32, Arc<Failure>>>);
+pub(crate) struct Failures(Mutex<FxHashMap<u32, Arc<Failure>>>);
 
 impl Failures {
     /// A new QP.
@@ -34,9 +35,10 @@ impl Failures {
     /// The QP is about to go.
     pub(crate) fn remove(&self, failure: &Arc<Failure>) {
         failure.handle.lock().take();
-        let mut table = self.0.lock();
-        if table.get(&failure.qp_num).is_some_and(|there| Arc::ptr_eq(there, failure)) {
-            table.remove(&failure.qp_num);
+        if let Entry::Occupied(there) = self.0.lock().entry(failure.qp_num)
+            && Arc::ptr_eq(there.get(), failure)
+        {
+            there.remove();
         }
     }
 }
