@@ -1,5 +1,7 @@
 //! What verbs cost in instructions, ours and the reference's, in the same virtual machine; and whether that is within bounds.
 
+mod chart;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,6 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+
+use chart::Bar;
 
 use crate::cache::Cache;
 use crate::kernel::Line;
@@ -228,6 +232,7 @@ pub(crate) fn compare(kernel: Line, runs: usize) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let json = serde_json::json!({ "versions": versions, "runs": all, "counters": counters });
     write(&folder.join("instructions.md"), &text)?;
+    write(&folder.join("instructions.svg"), &chart(&rows, &all)?)?;
     write(&folder.join("instructions.json"), &(serde_json::to_string_pretty(&json)? + "\n"))?;
     print!("{text}");
     Ok(())
@@ -297,6 +302,24 @@ fn table(operations: &[&Operation], runs: &[Run]) -> Result<String> {
         )?;
     }
     Ok(text)
+}
+
+/// The ratios of the table: the middle one of the runs, spread over all.
+fn chart(operations: &[&Operation], runs: &[Run]) -> Result<String> {
+    let row = |operation: &&Operation| {
+        let ratios =
+            runs.iter().map(|run| run.ratio(&operation.id, Part::Total)).collect::<Result<Vec<_>>>()?;
+        let user = runs.first().and_then(|run| run.ratio(&operation.id, Part::User).ok());
+        let user = user.map(|value| Bar { value, spread: None });
+        Ok((operation.name.clone(), vec![Some(Bar::of(&ratios)), user]))
+    };
+    let rows = operations.iter().map(row).collect::<Result<Vec<_>>>()?;
+    chart::bars(
+        "Instructions of uverbs for each of rdma-core's",
+        "ratio: less is better",
+        &["user and kernel", "user"],
+        &rows,
+    )
 }
 
 /// Whole instructions, and parts of them where there are few.
