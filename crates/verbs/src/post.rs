@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 use uverbs_ioctl::Errno;
-use uverbs_ioctl::uapi::user_verbs::PlacementType;
+use uverbs_ioctl::uapi::user_verbs::{PlacementType, wr_opcode};
 use uverbs_ioctl::uapi::values::SendFlags as Flags;
 
 use crate::ah::AddressHandle;
@@ -184,6 +184,18 @@ pub struct SendRequest<'a> {
 }
 
 impl<'a> SendRequest<'a> {
+    /// Its SGE, its number and the other end of an RDMA write, if it is of the kinds that are most frequent, for which there is a short way: a
+    /// send or an RDMA write of one SGE by a connected QP.
+    #[inline(always)]
+    pub(crate) fn plain(&self) -> Option<(&ScatterGather, u32, Option<&RemoteMemory>)> {
+        let (Payload::Sges([sge]), None) = (&self.payload, &self.destination) else { return None };
+        match &self.operation {
+            Operation::Send => Some((sge, wr_opcode::SEND, None)),
+            Operation::RdmaWrite(to) => Some((sge, wr_opcode::RDMA_WRITE, Some(to))),
+            _ => None,
+        }
+    }
+
     /// Sends registered memory.
     pub fn send(wr_id: u64, sges: &'a [ScatterGather]) -> Self {
         Self::with_payload(wr_id, Payload::Sges(sges))
@@ -381,8 +393,10 @@ impl<'a> SendBatch<'a> {
     #[inline]
     pub fn push(mut self, request: &SendRequest<'_>) -> Self {
         if self.failed.is_none()
-            && !self.qp.rings.push_plain_send(request)
-            && let Err(reason) = self.qp.rings.push_send(request)
+            && !request.plain().is_some_and(|(sge, opcode, to)| {
+                self.qp.rings.push_plain_send(request.wr_id, request.flags, sge, opcode, to)
+            })
+            && let Err(reason) = push_any(self.qp, *request)
         {
             self.failed = Some(PostError { index: self.count, reason });
         }
@@ -407,6 +421,12 @@ impl<'a> SendBatch<'a> {
             .commit_sends()
             .map_err(|errno| PostError { index: count, reason: PostReason::Doorbell(errno as i32) })
     }
+}
+
+/// It takes a copy, so that a request that was made on the spot needs no memory if it goes the short way.
+#[inline(never)]
+fn push_any(qp: &mut QueuePair, request: SendRequest<'_>) -> Result<(), PostReason> {
+    qp.rings.push_send(&request)
 }
 
 impl Drop for SendBatch<'_> {

@@ -18,7 +18,9 @@ use crate::completion::WorkCompletion;
 use crate::counter::CounterMemory;
 use crate::memory::Memory;
 use crate::mw::BoundWindows;
-use crate::post::{PostError, PostReason, ReceiveRequest, SendRequest};
+use crate::post::{
+    PostError, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendFlags, SendRequest,
+};
 
 const PROVIDERS: &[&dyn Provider] = &[&rxe::Rxe, &efa::Efa];
 
@@ -226,9 +228,15 @@ pub(crate) trait WorkRings: Send + Sync {
     /// Writes a request behind those written before, without showing it to the device.
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason>;
 
-    /// The same for requests of the kinds that are most frequent, for which it is a short way; nothing has happened if it says that it
-    /// has not gone.
-    fn push_plain_send(&mut self, _: &SendRequest<'_>) -> bool {
+    /// The short way for requests of the kinds that are most frequent; nothing has happened if it says that it has not gone.
+    fn push_plain_send(
+        &mut self,
+        _: u64,
+        _: SendFlags,
+        _: &ScatterGather,
+        _: u32,
+        _: Option<&RemoteMemory>,
+    ) -> bool {
         false
     }
 

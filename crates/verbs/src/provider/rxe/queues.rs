@@ -19,7 +19,9 @@ use super::receives::Receives;
 use super::ring::{Consumer, Producer};
 use crate::completion::WorkCompletion;
 use crate::mw::BoundWindows;
-use crate::post::{Operation, Payload, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendRequest};
+use crate::post::{
+    Operation, Payload, PostReason, ReceiveRequest, RemoteMemory, ScatterGather, SendFlags, SendRequest,
+};
 use crate::provider::{CompletionRing, FAILED, WorkRings};
 
 /// A CQ's ring.
@@ -218,13 +220,20 @@ impl WorkRings for Work {
     // Into the loop of a list, too, where a call for each request would cost as much as a tenth of the rest.
     #[inline(always)]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostReason> {
-        if self.push_plain_send(request) { Ok(()) } else { self.push_any(request) }
+        let short = |(sge, opcode, to)| self.push_plain_send(request.wr_id, request.flags, sge, opcode, to);
+        if request.plain().is_some_and(short) { Ok(()) } else { self.push_any(request) }
     }
 
     #[inline(always)]
-    fn push_plain_send(&mut self, request: &SendRequest<'_>) -> bool {
-        if let (Payload::Sges([sge]), None, true) = (&request.payload, &request.destination, self.plain)
-            && let Some(opcode) = plain_opcode(&request.operation)
+    fn push_plain_send(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        sge: &ScatterGather,
+        opcode: u32,
+        to: Option<&RemoteMemory>,
+    ) -> bool {
+        if self.plain
             && let Some((slot, after)) = self.send.reserve_at_once()
         {
             let wqe = slot.cast::<SendWqe>();
@@ -232,9 +241,9 @@ impl WorkRings for Work {
             // it is published.
             unsafe {
                 write_sge(slot.add(size_of::<SendWqe>()), 0, *sge);
-                write_send(wqe, request, opcode, sge);
-                if let Operation::RdmaWrite(to) = request.operation {
-                    write_remote(wqe, to);
+                write_send(wqe, wr_id, opcode, flags, sge.length);
+                if let Some(to) = to {
+                    write_remote(wqe, *to);
                 }
             }
             self.send.advance_to(after);
@@ -281,28 +290,18 @@ impl WorkRings for Work {
     }
 }
 
-/// The number of an operation that every connected QP has.
-#[inline(always)]
-fn plain_opcode(operation: &Operation<'_>) -> Option<u32> {
-    match operation {
-        Operation::Send => Some(wr_opcode::SEND),
-        Operation::RdmaWrite(_) => Some(wr_opcode::RDMA_WRITE),
-        _ => None,
-    }
-}
-
 /// All of an element with one SGE but what belongs to operations other than a send, which the driver looks at for those only.
 ///
 /// # Safety
 /// It is a free slot of the send ring: aligned, with room for an element, and the kernel does not look at it before it is published.
 #[inline(always)]
-unsafe fn write_send(wqe: *mut SendWqe, request: &SendRequest<'_>, opcode: u32, sge: &ScatterGather) {
+unsafe fn write_send(wqe: *mut SendWqe, wr_id: u64, opcode: u32, flags: SendFlags, length: u32) {
     // SAFETY: the caller's.
     unsafe {
-        (&raw mut (*wqe).wr.wr_id).write(request.wr_id);
+        (&raw mut (*wqe).wr.wr_id).write(wr_id);
         (&raw mut (*wqe).wr.reserved).write(0);
         (&raw mut (*wqe).wr.opcode).write(opcode);
-        (&raw mut (*wqe).wr.send_flags).write(request.flags.bits());
+        (&raw mut (*wqe).wr.send_flags).write(flags.bits());
         (&raw mut (*wqe).wr.ex).write(0);
         (&raw mut (*wqe).status).write(0);
         (&raw mut (*wqe).state).write(0);
@@ -313,7 +312,6 @@ unsafe fn write_send(wqe: *mut SendWqe, request: &SendRequest<'_>, opcode: u32, 
         (&raw mut (*wqe).ack_length).write(0);
         (&raw mut (*wqe).ssn).write(0);
         (&raw mut (*wqe).has_rd_atomic).write(0);
-        let length = sge.length;
         (&raw mut (*wqe).dma).write(DmaInfo { length, resid: length, num_sge: 1, ..Default::default() });
     }
 }
