@@ -53,7 +53,7 @@ enum Task {
     },
     /// Run rdma-core's own tests on a device in a virtual machine
     ReferenceTests(reference_tests::ReferenceTests),
-    /// Count the instructions of verbs, ours and rdma-core's, in a virtual machine
+    /// Measure verbs, ours and rdma-core's, in a virtual machine
     Bench {
         /// What to do with them
         #[arg(value_enum, default_value = "check")]
@@ -64,6 +64,9 @@ enum Task {
         /// How many machines `compare` boots, to see how far their ratios are apart
         #[arg(long, default_value = "3")]
         runs: usize,
+        /// How many pairs of each test `time` measures
+        #[arg(long, default_value = "9")]
+        pairs: usize,
     },
     /// Compare the ABI of uverbs-uapi with the kernel's own headers
     Abi,
@@ -83,10 +86,12 @@ enum Task {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum BenchPart {
-    /// Those that have a bound, in benches/bounds.toml; it fails if one is passed
+    /// Instructions of operations that have a bound, in benches/bounds.toml; it fails if one is passed
     Check,
-    /// All of them, several times, into docs/benchmarks
+    /// Instructions of all operations, several times, into docs/benchmarks
     Compare,
+    /// Time, in pairs of perftest and `uverbs bench`, into docs/benchmarks
+    Time,
 }
 
 fn main() -> ExitCode {
@@ -113,7 +118,8 @@ fn run(task: Task) -> Result<u8> {
         Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
         Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
         Task::Bench { part: BenchPart::Check, kernel, .. } => tasks::bench(kernel)?,
-        Task::Bench { part: BenchPart::Compare, kernel, runs } => bench::compare(kernel, runs)?,
+        Task::Bench { part: BenchPart::Compare, kernel, runs, .. } => bench::compare(kernel, runs)?,
+        Task::Bench { part: BenchPart::Time, kernel, pairs, .. } => bench::compare_time(kernel, pairs)?,
         Task::Abi => tasks::abi()?,
         Task::Porting => tasks::porting()?,
         Task::Lint => tasks::lint()?,

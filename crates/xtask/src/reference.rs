@@ -16,7 +16,7 @@ use crate::initramfs::Initramfs;
 const TAR: Tool = ("tar", "tar");
 
 /// What the reference is made of. Providers are only recommended by the library, not required. The tests ask `ip` and `rdma`.
-const PACKAGES: [&str; 4] = ["ibverbs-utils", "ibverbs-providers", "python3-pyverbs", "iproute2"];
+const PACKAGES: [&str; 5] = ["ibverbs-utils", "ibverbs-providers", "python3-pyverbs", "iproute2", "perftest"];
 
 /// The source package, and a package made of it that the others depend on.
 const SOURCE: &str = "rdma-core";

@@ -1,14 +1,16 @@
 //! What verbs cost in instructions, ours and the reference's, in the same virtual machine; and whether that is within bounds.
 
 mod chart;
+mod wall_clock;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use chart::Bar;
@@ -165,7 +167,7 @@ impl Programs {
     fn run(&self, kernel: Line, timed: &[&str], stepped: &[&str]) -> Result<(Run, String)> {
         let mut vm = self.vm(kernel, timed, stepped, &[REFERENCE, OURS]);
         vm.reference = true;
-        let report = report(&mut vm)?;
+        let report: Report = report(&mut vm)?;
         let [rdma_core, uverbs] =
             <[Outcome; 2]>::try_from(report.programs).ok().context("no two outcomes")?;
         Ok((Run { rdma_core, uverbs }, report.kernel))
@@ -173,7 +175,7 @@ impl Programs {
 }
 
 /// What is printed in a machine.
-fn report(vm: &mut Vm) -> Result<Report> {
+fn report<T: DeserializeOwned>(vm: &mut Vm) -> Result<T> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("report");
     vm.output = Some(path.clone());
@@ -182,6 +184,8 @@ fn report(vm: &mut Vm) -> Result<Report> {
     let text = fs::read_to_string(path)?;
     serde_json::from_str(&text).with_context(|| format!("no report: {text}"))
 }
+
+pub(crate) use wall_clock::compare as compare_time;
 
 /// Fails if an operation that has a bound takes more.
 pub(crate) fn check(kernel: Line) -> Result<()> {
@@ -228,18 +232,21 @@ pub(crate) fn compare(kernel: Line, runs: usize) -> Result<()> {
     let versions = versions(&programs, &release)?;
     let rows = operations.iter().collect::<Vec<_>>();
     let text = document(&table(&rows, &all)?, counters.as_ref(), &versions, runs)?;
-    let folder = host::workspace().join("docs/benchmarks");
-    fs::create_dir_all(&folder)?;
     let json = serde_json::json!({ "versions": versions, "runs": all, "counters": counters });
-    write(&folder.join("instructions.md"), &text)?;
-    write(&folder.join("instructions.svg"), &chart(&rows, &all)?)?;
-    write(&folder.join("instructions.json"), &(serde_json::to_string_pretty(&json)? + "\n"))?;
-    print!("{text}");
-    Ok(())
+    write("instructions", &text, &chart(&rows, &all)?, &json)
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Writes a result into `docs/benchmarks`, and prints it.
+fn write(name: &str, text: &str, chart: &str, json: &serde_json::Value) -> Result<()> {
+    let folder = host::workspace().join("docs/benchmarks");
+    fs::create_dir_all(&folder)?;
+    let json = serde_json::to_string_pretty(json)? + "\n";
+    for (extension, content) in [("md", text), ("svg", chart), ("json", json.as_str())] {
+        let path = folder.join(format!("{name}.{extension}"));
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print!("{text}");
+    Ok(())
 }
 
 /// What completion counters of soft-RoCE take, if the kernel can have them.
@@ -250,15 +257,17 @@ fn counters(programs: &Programs, kernel: Line) -> Result<Option<Outcome>> {
     let ids = COUNTERS.map(|(id, _)| id);
     let mut vm = programs.vm(kernel, &ids, &ids, &[OURS]);
     vm.device = Device::RxeCounters;
-    Ok(report(&mut vm)?.programs.pop())
+    Ok(report::<Report>(&mut vm)?.programs.pop())
+}
+
+/// The first line of what a program says of its version.
+fn says(program: &str) -> Result<String> {
+    let text = host::output(Command::new(program).arg("--version"))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// What took part, by name.
 fn versions(programs: &Programs, kernel: &str) -> Result<BTreeMap<&'static str, String>> {
-    let says = |program: &str| {
-        let text = host::output(Command::new(program).arg("--version"))?;
-        Ok::<_, anyhow::Error>(text.lines().next().unwrap_or_default().trim().to_owned())
-    };
     Ok(BTreeMap::from([
         ("cc", says("cc")?),
         ("Linux", kernel.to_owned()),
@@ -340,7 +349,8 @@ fn document(
     let mut text = format!(
         "# Instructions\n\n\
          Made by `cargo xtask bench compare`: [what it does](../benchmarks.md). Numbers are instructions, if the name does not say \
-         otherwise, of the first of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n{table}\n"
+         otherwise, of the first of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n\
+         ![ratios](instructions.svg)\n\n{table}\n"
     );
     if let Some(counters) = counters {
         text.push_str(
