@@ -117,7 +117,7 @@ fn run(task: Task) -> Result<u8> {
         Task::Test { kernel } => return Ok(tasks::test(&kernel)),
         Task::Interop { kernel } => ensure!(interop::run(kernel)?, "interoperability failed"),
         Task::ReferenceTests(tests) => ensure!(tests.vm()?.run()? == 0, "rdma-core's tests failed"),
-        Task::Bench { part: BenchPart::Check, kernel, .. } => tasks::bench(kernel)?,
+        Task::Bench { part: BenchPart::Check, kernel, .. } => bench::check(kernel)?,
         Task::Bench { part: BenchPart::Compare, kernel, runs, .. } => bench::compare(kernel, runs)?,
         Task::Bench { part: BenchPart::Time, kernel, pairs, .. } => bench::compare_time(kernel, pairs)?,
         Task::Abi => tasks::abi()?,

@@ -25,14 +25,6 @@ const COMPARE: &str = "/usr/bin/compare";
 const OURS: &str = "/usr/bin/operations";
 const REFERENCE: &str = "/usr/bin/operations-reference";
 
-/// What soft-RoCE with completion counters is asked. The reference has no counters on soft-RoCE.
-const COUNTERS: [(&str, &str); 4] = [
-    ("counter-create", "create and destroy a completion counter"),
-    ("counter-attach", "attach a completion counter to a QP"),
-    ("counter-read", "read a completion counter"),
-    ("counter-inc", "increment a completion counter"),
-];
-
 /// Whose user's part is not counted: it takes a process from its start, or depends on when the kernel's threads run.
 const NOT_STEPPED: [&str; 5] = ["list-cold", "start-open", "start-completion", "ping-pong", "memory"];
 
@@ -41,6 +33,15 @@ const NOT_STEPPED: [&str; 5] = ["list-cold", "start-open", "start-completion", "
 #[serde(deny_unknown_fields)]
 struct Bounds {
     operation: Vec<Operation>,
+    counter: Vec<Operation>,
+}
+
+impl Bounds {
+    fn read() -> Result<Self> {
+        let path = host::workspace().join("benches/bounds.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
 }
 
 /// An operation, and at most how much of the reference's instructions it takes.
@@ -56,14 +57,6 @@ struct Operation {
 }
 
 impl Operation {
-    /// All of them.
-    fn read() -> Result<Vec<Self>> {
-        let path = host::workspace().join("benches/bounds.toml");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let bounds: Bounds = toml::from_str(&text).with_context(|| path.display().to_string())?;
-        Ok(bounds.operation)
-    }
-
     fn is_stepped(&self) -> bool {
         !NOT_STEPPED.contains(&self.id.as_str())
     }
@@ -152,11 +145,14 @@ impl Programs {
     }
 
     /// A machine under the clock that counts instructions, which prints a report.
-    fn vm(&self, kernel: Line, timed: &[&str], stepped: &[&str], programs: &[&str]) -> Vm {
+    fn vm(&self, kernel: Line, device: Device, timed: &[&str], stepped: &[&str], programs: &[&str]) -> Vm {
         let (timed, stepped) = (timed.join(","), stepped.join(","));
-        let words = [COMPARE, "rxe0", &timed, &stepped].into_iter().chain(programs.iter().copied());
+        let name = device.name().unwrap_or_default();
+        let words = [COMPARE, name, &timed, &stepped].into_iter().chain(programs.iter().copied());
         let mut vm = Vm::command(kernel, words);
-        vm.icount = true;
+        vm.device = device;
+        // It is nothing for a device outside of the machine.
+        vm.icount = device != Device::Efa;
         for (host, guest) in [(&self.compare, COMPARE), (&self.ours, OURS), (&self.reference, REFERENCE)] {
             vm.files.push(Copy { host: host.clone(), guest: guest.to_owned() });
         }
@@ -164,8 +160,8 @@ impl Programs {
     }
 
     /// Both, one after the other in the same machine.
-    fn run(&self, kernel: Line, timed: &[&str], stepped: &[&str]) -> Result<(Run, String)> {
-        let mut vm = self.vm(kernel, timed, stepped, &[REFERENCE, OURS]);
+    fn run(&self, kernel: Line, device: Device, timed: &[&str], stepped: &[&str]) -> Result<(Run, String)> {
+        let mut vm = self.vm(kernel, device, timed, stepped, &[REFERENCE, OURS]);
         vm.reference = true;
         let report: Report = report(&mut vm)?;
         let [rdma_core, uverbs] =
@@ -189,50 +185,60 @@ pub(crate) use wall_clock::compare as compare_time;
 
 /// Fails if an operation that has a bound takes more.
 pub(crate) fn check(kernel: Line) -> Result<()> {
-    let operations = Operation::read()?;
-    let bounded = |operation: &&Operation| operation.bound.is_some() || operation.user.is_some();
-    let bounded: Vec<_> = operations.iter().filter(bounded).collect();
-    let timed: Vec<_> = bounded.iter().map(|operation| operation.id.as_str()).collect();
-    let stepped: Vec<_> = bounded
-        .iter()
-        .filter(|operation| operation.user.is_some())
-        .map(|operation| operation.id.as_str())
-        .collect();
-    let (run, _) = Programs::build()?.run(kernel, &timed, &stepped)?;
-    print!("{}", table(&bounded, std::slice::from_ref(&run))?);
-    let failures = bounded
-        .iter()
-        .filter_map(|operation| operation.passes(&run).transpose())
-        .collect::<Result<Vec<_>>>()?;
+    let Bounds { operation, counter } = Bounds::read()?;
+    let programs = Programs::build()?;
+    let bounded = |operation: &Operation| operation.bound.is_some() || operation.user.is_some();
+    let operations: Vec<_> = operation.iter().filter(|operation| bounded(operation)).collect();
+    let user: Vec<_> = operations.iter().copied().filter(|operation| operation.user.is_some()).collect();
+    let (run, _) = programs.run(kernel, Device::Rxe, &ids(&operations), &ids(&user))?;
+    print!("{}", table(&operations, std::slice::from_ref(&run))?);
+    let mut failures = failures(&operations, &run)?;
+    if kernel == Line::V7_3 {
+        let counters: Vec<_> = counter.iter().filter(|counter| bounded(counter)).collect();
+        let (run, _) = programs.run(kernel, Device::Efa, &[], &ids(&counters))?;
+        print!("\n{}", counter_table(&counters, &run, None)?);
+        failures.extend(self::failures(&counters, &run)?);
+    }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
+}
+
+fn ids<'a>(operations: &[&'a Operation]) -> Vec<&'a str> {
+    operations.iter().map(|operation| operation.id.as_str()).collect()
+}
+
+fn failures(operations: &[&Operation], run: &Run) -> Result<Vec<String>> {
+    operations.iter().filter_map(|operation| operation.passes(run).transpose()).collect()
 }
 
 /// Everything, in several machines, into `docs/benchmarks`.
 pub(crate) fn compare(kernel: Line, runs: usize) -> Result<()> {
     ensure!(runs > 0, "no runs: nothing is measured");
-    let operations = Operation::read()?;
+    let Bounds { operation, counter } = Bounds::read()?;
     let programs = Programs::build()?;
-    let timed: Vec<_> = operations.iter().map(|operation| operation.id.as_str()).collect();
-    let stepped: Vec<_> = operations
-        .iter()
-        .filter(|operation| operation.is_stepped())
-        .map(|operation| operation.id.as_str())
-        .collect();
+    let rows: Vec<_> = operation.iter().collect();
+    let stepped: Vec<_> = rows.iter().copied().filter(|operation| operation.is_stepped()).collect();
+    let (timed, stepped) = (ids(&rows), ids(&stepped));
     let (mut all, mut release) = (Vec::new(), String::new());
     for number in 1..=runs {
         host::progress(format_args!("run {number} of {runs}"));
         // Steps are the same in every run.
         let stepped = if number == 1 { &stepped[..] } else { &[] };
-        let (run, kernel) = programs.run(kernel, &timed, stepped)?;
+        let (run, kernel) = programs.run(kernel, Device::Rxe, &timed, stepped)?;
         all.push(run);
         release = kernel;
     }
-    let counters = counters(&programs, kernel)?;
     let versions = versions(&programs, &release)?;
-    let rows = operations.iter().collect::<Vec<_>>();
-    let text = document(&table(&rows, &all)?, counters.as_ref(), &versions, runs)?;
-    let json = serde_json::json!({ "versions": versions, "runs": all, "counters": counters });
+    let mut json = serde_json::json!({ "versions": versions, "runs": all });
+    let mut counters = String::new();
+    // Older kernels have no counters.
+    if kernel == Line::V7_3 {
+        let rows: Vec<_> = counter.iter().collect();
+        let (efa, rxe) = measure_counters(&programs, kernel, &ids(&rows))?;
+        counters = counter_table(&rows, &efa, Some(&rxe))?;
+        json["counters"] = serde_json::json!({ "efa": efa, "rxe": rxe });
+    }
+    let text = document(&table(&rows, &all)?, &counters, &versions, runs)?;
     write("instructions", &text, &chart(&rows, &all)?, &json)
 }
 
@@ -249,15 +255,12 @@ fn write(name: &str, text: &str, chart: &str, json: &serde_json::Value) -> Resul
     Ok(())
 }
 
-/// What completion counters of soft-RoCE take, if the kernel can have them.
-fn counters(programs: &Programs, kernel: Line) -> Result<Option<Outcome>> {
-    if kernel != Line::V7_3 {
-        return Ok(None);
-    }
-    let ids = COUNTERS.map(|(id, _)| id);
-    let mut vm = programs.vm(kernel, &ids, &ids, &[OURS]);
-    vm.device = Device::RxeCounters;
-    Ok(report::<Report>(&mut vm)?.programs.pop())
+/// What completion counters take: both on EFA, and ours on soft-RoCE.
+fn measure_counters(programs: &Programs, kernel: Line, ids: &[&str]) -> Result<(Run, Outcome)> {
+    let (efa, _) = programs.run(kernel, Device::Efa, &[], ids)?;
+    let report: Report = report(&mut programs.vm(kernel, Device::RxeCounters, ids, ids, &[OURS]))?;
+    let [rxe] = <[Outcome; 1]>::try_from(report.programs).ok().context("no outcome")?;
+    Ok((efa, rxe))
 }
 
 /// The first line of what a program says of its version.
@@ -313,6 +316,25 @@ fn table(operations: &[&Operation], runs: &[Run]) -> Result<String> {
     Ok(text)
 }
 
+/// A row for each operation of completion counters: outside of the kernel on EFA, and what soft-RoCE takes if that was measured.
+fn counter_table(operations: &[&Operation], efa: &Run, rxe: Option<&Outcome>) -> Result<String> {
+    let mut text = "| operation | EFA, user: rdma-core | uverbs | ratio | bound |".to_owned();
+    text.push_str(if rxe.is_some() { " soft-RoCE: uverbs | user |\n" } else { "\n" });
+    text.push_str("|---|--:|--:|--:|--:|");
+    text.push_str(if rxe.is_some() { "--:|--:|\n" } else { "\n" });
+    for Operation { id, name, user, .. } in operations {
+        let (theirs, ours) = (efa.rdma_core.get(id, Part::User), efa.uverbs.get(id, Part::User));
+        let (ratio, bound) =
+            (efa.ratio(id, Part::User)?, user.map(|user| user.to_string()).unwrap_or_default());
+        write!(text, "| {name} | {} | {} | {ratio:.3} | {bound} |", shown(theirs), shown(ours))?;
+        if let Some(rxe) = rxe {
+            write!(text, " {} | {} |", shown(rxe.get(id, Part::Total)), shown(rxe.get(id, Part::User)))?;
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
 /// The ratios of the table: the middle one of the runs, spread over all.
 fn chart(operations: &[&Operation], runs: &[Run]) -> Result<String> {
     let row = |operation: &&Operation| {
@@ -340,28 +362,19 @@ fn shown(number: Option<f64>) -> String {
     }
 }
 
-fn document(
-    table: &str,
-    counters: Option<&Outcome>,
-    versions: &BTreeMap<&str, String>,
-    runs: usize,
-) -> Result<String> {
+fn document(table: &str, counters: &str, versions: &BTreeMap<&str, String>, runs: usize) -> Result<String> {
     let mut text = format!(
         "# Instructions\n\n\
          Made by `cargo xtask bench compare`: [what it does](../benchmarks.md). Numbers are instructions, if the name does not say \
          otherwise, of the first of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n\
          ![ratios](instructions.svg)\n\n{table}\n"
     );
-    if let Some(counters) = counters {
-        text.push_str(
-            "Completion counters, on the test bed's soft-RoCE that has them. rdma-core has none on soft-RoCE.\n\n\
-             | operation | uverbs | user |\n|---|--:|--:|\n",
-        );
-        for (id, name) in COUNTERS {
-            let (total, user) = (shown(counters.get(id, Part::Total)), shown(counters.get(id, Part::User)));
-            writeln!(text, "| {name} | {total} | {user} |")?;
-        }
-        text.push('\n');
+    if !counters.is_empty() {
+        write!(
+            text,
+            "Completion counters: on EFA's model, where the clock does not count what the kernel takes, and on the test bed's soft-RoCE \
+             that has them, for which rdma-core has none.\n\n{counters}\n"
+        )?;
     }
     for (name, version) in versions {
         writeln!(text, "* {name}: {version}")?;
@@ -405,7 +418,8 @@ mod tests {
 
     #[test]
     fn the_file_of_bounds_is_good() {
-        let operations = Operation::read().unwrap();
+        let Bounds { operation, counter } = Bounds::read().unwrap();
+        let operations: Vec<_> = operation.into_iter().chain(counter).collect();
         let ids: std::collections::BTreeSet<_> = operations.iter().map(|operation| &operation.id).collect();
         assert_eq!(ids.len(), operations.len(), "an operation twice");
         for operation in &operations {
