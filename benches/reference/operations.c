@@ -26,6 +26,8 @@
 #define COUNTED 42
 #define PATIENCE 5000000000
 
+/* Into what is measured, so that the numbers that go with it are constants. */
+#define always_inline inline __attribute__((always_inline))
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
 
 enum marker { START = 1, STOP, ROUND_OVER, OPERATION_OVER };
@@ -55,7 +57,8 @@ static inline void mark(enum marker marker)
 	asm volatile("int3" : : "a"(marker) : "memory");
 }
 
-static inline void start(void)
+/* It takes the same wherever it is called from, and so can be taken off. */
+static __attribute__((noinline)) void start(void)
 {
 	if (stepping)
 		mark(START);
@@ -63,7 +66,7 @@ static inline void start(void)
 		began = now();
 }
 
-static inline void stop(void)
+static __attribute__((noinline)) void stop(void)
 {
 	if (stepping)
 		mark(STOP);
@@ -106,6 +109,14 @@ static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static union ibv_gid gid;
 static struct ibv_sge source, target;
+/* Requests, ready but for their wr_id. */
+static struct ibv_send_wr send_wr = {
+	.sg_list = &source,
+	.num_sge = 1,
+	.opcode = IBV_WR_SEND,
+	.send_flags = IBV_SEND_SIGNALED,
+};
+static struct ibv_recv_wr recv_wr = { .sg_list = &target, .num_sge = 1 };
 
 static struct ibv_device *find(const char *name, struct ibv_device **devices)
 {
@@ -213,28 +224,22 @@ static struct ibv_qp *loop(struct ibv_cq *send_cq, struct ibv_cq *recv_cq)
 	return qp;
 }
 
-static void post_receives(struct ibv_qp *qp, unsigned int count)
+static always_inline void post_receives(struct ibv_qp *qp, unsigned int count)
 {
 	struct ibv_recv_wr *bad;
 
 	for (unsigned int i = 0; i < count; i++) {
-		struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &target, .num_sge = 1 };
-
-		check(!ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
+		recv_wr.wr_id = i;
+		check(!ibv_post_recv(qp, &recv_wr, &bad), "ibv_post_recv");
 	}
 }
 
-static void post_send(struct ibv_qp *qp, uint64_t wr_id)
+static always_inline void post_send(struct ibv_qp *qp, uint64_t wr_id)
 {
-	struct ibv_send_wr *bad, wr = {
-		.wr_id = wr_id,
-		.sg_list = &source,
-		.num_sge = 1,
-		.opcode = IBV_WR_SEND,
-		.send_flags = IBV_SEND_SIGNALED,
-	};
+	struct ibv_send_wr *bad;
 
-	check(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	send_wr.wr_id = wr_id;
+	check(!ibv_post_send(qp, &send_wr, &bad), "ibv_post_send");
 }
 
 /* There is one processor: the kernel's side has to run. */
@@ -552,15 +557,11 @@ static unsigned int batch_list(void)
 	struct ibv_qp *qp = loop(cq, cq);
 	struct ibv_send_wr wr[BATCH], *bad;
 
-	for (unsigned int i = 0; i < BATCH; i++)
-		wr[i] = (struct ibv_send_wr){
-			.wr_id = i,
-			.next = i + 1 < BATCH ? &wr[i + 1] : NULL,
-			.sg_list = &source,
-			.num_sge = 1,
-			.opcode = IBV_WR_SEND,
-			.send_flags = IBV_SEND_SIGNALED,
-		};
+	for (unsigned int i = 0; i < BATCH; i++) {
+		wr[i] = send_wr;
+		wr[i].wr_id = i;
+		wr[i].next = i + 1 < BATCH ? &wr[i + 1] : NULL;
+	}
 	for (int round = 0; round < rounds(); round++) {
 		post_receives(qp, BATCH);
 		start();
@@ -628,7 +629,7 @@ static void fill(struct ibv_qp *qp, struct ibv_cq *recv_cq, unsigned int count)
 	usleep(5000);
 }
 
-static uint64_t take(struct ibv_cq *cq, int at_once)
+static always_inline uint64_t take(struct ibv_cq *cq, int at_once)
 {
 	struct ibv_wc wc[16];
 	uint64_t sum = 0;
@@ -641,7 +642,7 @@ static uint64_t take(struct ibv_cq *cq, int at_once)
 	return sum;
 }
 
-static unsigned int poll_full(int at_once)
+static always_inline unsigned int poll_full(int at_once)
 {
 	struct ibv_cq *cq = create_cq(DEPTH, NULL), *recv_cq = create_cq(DEPTH, NULL);
 	struct ibv_qp *qp = loop(cq, recv_cq);
@@ -674,9 +675,9 @@ static unsigned int poll_full_16(void)
 	return poll_full(16);
 }
 
-static uint64_t iterate(struct ibv_cq_ex *cq, int at_once)
+static always_inline uint64_t iterate(struct ibv_cq_ex *cq, int at_once)
 {
-	struct ibv_poll_cq_attr attr = {};
+	static struct ibv_poll_cq_attr attr;
 	uint64_t sum = 0;
 
 	check(!ibv_start_poll(cq, &attr), "ibv_start_poll");
@@ -691,7 +692,7 @@ static uint64_t iterate(struct ibv_cq_ex *cq, int at_once)
 	return sum;
 }
 
-static unsigned int iterate_full(int at_once)
+static always_inline unsigned int iterate_full(int at_once)
 {
 	struct ibv_cq_init_attr_ex attr = {
 		.cqe = DEPTH,
@@ -731,13 +732,14 @@ static unsigned int iterate_full_16(void)
 	return iterate_full(16);
 }
 
-static void get_event(struct ibv_comp_channel *channel)
+/* It has to be acknowledged. */
+static struct ibv_cq *get_event(struct ibv_comp_channel *channel)
 {
 	struct ibv_cq *cq;
 	void *cq_context;
 
 	check(!ibv_get_cq_event(channel, &cq, &cq_context), "ibv_get_cq_event");
-	ibv_ack_cq_events(cq, 1);
+	return cq;
 }
 
 static struct ibv_comp_channel *create_channel(void)
@@ -763,7 +765,7 @@ static unsigned int arm_event_ack(void)
 		post_send(qp, round);
 		check(poll(&readable, 1, PATIENCE / 1000000) == 1, "no event");
 		start();
-		get_event(channel);
+		ibv_ack_cq_events(get_event(channel), 1);
 		stop();
 		round_over();
 		await(cq, 2);
@@ -774,22 +776,14 @@ static unsigned int arm_event_ack(void)
 	return 1;
 }
 
-/* Polls, and sleeps if there is nothing. */
-static void wait_for_one(struct ibv_cq *cq, struct ibv_comp_channel *channel)
+/* Sleeps until there is a completion in a CQ that is armed, and arms it again. Its event has to be acknowledged. */
+static void next_completion(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 {
 	struct ibv_wc wc;
-	int taken = ibv_poll_cq(cq, 1, &wc);
 
-	while (taken == 0) {
-		check(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
-		/* What arrived before raises no event. */
-		taken = ibv_poll_cq(cq, 1, &wc);
-		if (taken == 0) {
-			get_event(channel);
-			taken = ibv_poll_cq(cq, 1, &wc);
-		}
-	}
-	check(taken == 1 && wc.status == IBV_WC_SUCCESS, "a completion");
+	get_event(channel);
+	check(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+	check(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS, "a completion");
 }
 
 struct end {
@@ -805,6 +799,7 @@ static struct end create_end(void)
 	end.recv_cq = create_cq(DEPTH, end.channel);
 	end.send_cq = create_cq(DEPTH, NULL);
 	end.qp = create_qp(end.send_cq, end.recv_cq, DEPTH);
+	check(!ibv_req_notify_cq(end.recv_cq, 0), "ibv_req_notify_cq");
 	return end;
 }
 
@@ -833,7 +828,7 @@ static unsigned int ping_pong(void)
 		for (unsigned int i = 0; i < count; i++) {
 			send_on(&ends[0], i);
 			for (int end = 1; end >= 0; end--) {
-				wait_for_one(ends[end].recv_cq, ends[end].channel);
+				next_completion(ends[end].recv_cq, ends[end].channel);
 				post_receives(ends[end].qp, 1);
 				if (end == 1)
 					send_on(&ends[1], i);
@@ -843,6 +838,7 @@ static unsigned int ping_pong(void)
 		round_over();
 	}
 	for (int i = 0; i < 2; i++) {
+		ibv_ack_cq_events(ends[i].recv_cq, rounds() * count);
 		check(!ibv_destroy_qp(ends[i].qp), "ibv_destroy_qp");
 		check(!ibv_destroy_cq(ends[i].send_cq), "ibv_destroy_cq");
 		check(!ibv_destroy_cq(ends[i].recv_cq), "ibv_destroy_cq");
@@ -1017,13 +1013,14 @@ static void first_completion(void)
 	struct ibv_cq *cq = create_cq(DEPTH, channel);
 	struct ibv_qp *qp = loop(cq, cq);
 
+	check(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
 	post_receives(qp, 1);
 	post_send(qp, 0);
-	wait_for_one(cq, channel);
+	next_completion(cq, channel);
 }
 
-/* Pages of a line of /proc/self/status, in KiB. */
-static unsigned long resident(const char *name)
+/* In KiB. */
+static unsigned long resident(void)
 {
 	FILE *status = fopen("/proc/self/status", "r");
 	unsigned long size = 0;
@@ -1031,8 +1028,8 @@ static unsigned long resident(const char *name)
 
 	check(status, "/proc/self/status");
 	while (fgets(line, sizeof(line), status))
-		if (!strncmp(line, name, strlen(name)))
-			size = strtoul(line + strlen(name), NULL, 10);
+		if (!strncmp(line, "VmRSS:", strlen("VmRSS:")))
+			size = strtoul(line + strlen("VmRSS:"), NULL, 10);
 	fclose(status);
 	return size;
 }
@@ -1041,10 +1038,14 @@ static void many_qps(void)
 {
 	set_up();
 	struct ibv_cq *cq = create_cq(DEPTH, NULL);
+	unsigned long before = resident();
+	struct ibv_qp *qps[MANY];
 
 	for (int i = 0; i < MANY; i++)
-		create_qp(cq, cq, 16);
-	printf("%lu %lu\n", resident("VmRSS:"), resident("RssAnon:"));
+		qps[i] = create_qp(cq, cq, 16);
+	printf("%lu %lu\n", resident(), resident() - before);
+	for (int i = 0; i < MANY; i++)
+		check(!ibv_destroy_qp(qps[i]), "ibv_destroy_qp");
 }
 
 int main(int argc, char **argv)

@@ -83,11 +83,10 @@ fn time(program: &str, device: &str, names: &[&str], totals: &mut BTreeMap<Strin
             "list-cold" => number(&run(program, device, "list", &[])?)?,
             "start-open" => since_start(program, device, "open")?,
             "start-completion" => since_start(program, device, "completion")?,
-            "memory" => {
+            "memory" | "memory-qps" => {
                 let sizes = run(program, device, "memory", &[])?;
-                let (all, anonymous) = sizes.trim().split_once(' ').context("no sizes")?;
-                found.push(("memory-anonymous".to_owned(), number(anonymous)?));
-                number(all)?
+                let (all, queue_pairs) = sizes.trim().split_once(' ').context("no sizes")?;
+                number(if *name == "memory" { all } else { queue_pairs })?
             }
             other => {
                 repeated.push(other);

@@ -52,15 +52,15 @@ mod operations {
             [device, "time", ref wanted @ ..] => measure(device, wanted, Meter::new(false)),
             [device, "step", ref wanted @ ..] => measure(device, wanted, Meter::new(true)),
             [_, "list"] => {
-                let before = now()?;
+                let before = now();
                 let devices = Device::list()?;
-                println!("{}", now()? - before);
+                println!("{}", now() - before);
                 drop(devices);
                 Ok(())
             }
             [device, "open"] => {
                 let context = Device::find(device)?.open()?;
-                println!("{}", now()?);
+                println!("{}", now());
                 drop(context);
                 Ok(())
             }
@@ -72,8 +72,9 @@ mod operations {
         }
     }
 
-    fn now() -> Result<u64> {
-        Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos().try_into()?)
+    fn now() -> u64 {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("there is such a clock");
+        Duration::from(time).as_nanos() as u64
     }
 
     #[repr(u64)]
@@ -104,24 +105,23 @@ mod operations {
             unsafe { asm!("int3", in("rax") marker as u64) };
         }
 
-        #[inline(always)]
-        fn start(&mut self) -> Result<()> {
+        /// It takes the same wherever it is called from, and so can be taken off.
+        #[inline(never)]
+        fn start(&mut self) {
             if self.stepping {
                 self.mark(Marker::Start);
             } else {
-                self.began = now()?;
+                self.began = now();
             }
-            Ok(())
         }
 
-        #[inline(always)]
-        fn stop(&mut self) -> Result<()> {
+        #[inline(never)]
+        fn stop(&mut self) {
             if self.stepping {
                 self.mark(Marker::Stop);
             } else {
-                self.spent += now()? - self.began - self.overhead;
+                self.spent += now() - self.began - self.overhead;
             }
-            Ok(())
         }
 
         fn round_over(&mut self) {
@@ -158,11 +158,11 @@ mod operations {
         fn repeat(&mut self, count: u32, mut operation: impl FnMut() -> Result<()>) -> Result<u32> {
             let count = self.times(count);
             for _ in 0..self.rounds() {
-                self.start()?;
+                self.start();
                 for _ in 0..count {
                     operation()?;
                 }
-                self.stop()?;
+                self.stop();
                 self.round_over();
             }
             Ok(count)
@@ -223,24 +223,20 @@ mod operations {
             Ok(qp)
         }
 
-        #[inline(always)]
-        fn post_receives(&self, qp: &mut QueuePair, count: u32) -> Result<()> {
-            for wr_id in 0..u64::from(count) {
-                qp.post_receive(&[ReceiveRequest::new(wr_id, &self.target)])?;
+        /// Requests, ready but for their `wr_id`.
+        fn requests(&self) -> Requests<'_> {
+            Requests {
+                receive: [ReceiveRequest::new(0, &self.target)],
+                send: [SendRequest::send(0, &self.source).signaled()],
             }
-            Ok(())
-        }
-
-        #[inline(always)]
-        fn post_send(&self, qp: &mut QueuePair, wr_id: u64) -> Result<()> {
-            Ok(qp.post_send_list(&[SendRequest::send(wr_id, &self.source).signaled()])?)
         }
 
         /// Completions of so many sends are in the send CQ when it returns.
         fn fill(&self, qp: &mut QueuePair, recv_cq: &mut CompletionQueue, count: u32) -> Result<()> {
-            self.post_receives(qp, count)?;
+            let mut requests = self.requests();
+            requests.post_receives(qp, count)?;
             for wr_id in 0..u64::from(count) {
-                self.post_send(qp, wr_id)?;
+                requests.post_send(qp, wr_id)?;
             }
             await_completions(recv_cq, count)?;
             // The acknowledgements.
@@ -249,8 +245,30 @@ mod operations {
         }
     }
 
+    struct Requests<'a> {
+        receive: [ReceiveRequest<'a>; 1],
+        send: [SendRequest<'a>; 1],
+    }
+
+    impl Requests<'_> {
+        #[inline(always)]
+        fn post_receives(&mut self, qp: &mut QueuePair, count: u32) -> Result<()> {
+            for wr_id in 0..u64::from(count) {
+                self.receive[0].wr_id = wr_id;
+                qp.post_receive(&self.receive)?;
+            }
+            Ok(())
+        }
+
+        #[inline(always)]
+        fn post_send(&mut self, qp: &mut QueuePair, wr_id: u64) -> Result<()> {
+            self.send[0].wr_id = wr_id;
+            Ok(qp.post_send_list(&self.send)?)
+        }
+    }
+
     fn await_completions(cq: &mut CompletionQueue, count: u32) -> Result<()> {
-        let deadline = now()? + PATIENCE.as_nanos() as u64;
+        let deadline = now() + PATIENCE.as_nanos() as u64;
         let (mut left, mut room) = (count as usize, [WorkCompletion::default(); 16]);
         while left > 0 {
             let most = left.min(room.len());
@@ -258,7 +276,7 @@ mod operations {
                 completion.success()?;
                 left -= 1;
             }
-            ensure!(now()? < deadline, "{left} completions are missing");
+            ensure!(now() < deadline, "{left} completions are missing");
             // There is one processor: the kernel's side has to run.
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -307,10 +325,10 @@ mod operations {
                 Ok(())
             })
         }),
-        ("poll-1", |setup, meter| poll_full(setup, meter, 1)),
-        ("poll-16", |setup, meter| poll_full(setup, meter, 16)),
-        ("iterate-1", |setup, meter| iterate_full(setup, meter, 1)),
-        ("iterate-16", |setup, meter| iterate_full(setup, meter, 16)),
+        ("poll-1", poll_full::<1>),
+        ("poll-16", poll_full::<16>),
+        ("iterate-1", iterate_full::<1>),
+        ("iterate-16", iterate_full::<16>),
         ("arm-event-ack", arm_event_ack),
         ("ping-pong", ping_pong),
         ("counter-create", |setup, meter| {
@@ -368,11 +386,11 @@ mod operations {
         let count = meter.times(10);
         for _ in 0..meter.rounds() {
             let device = Device::find(setup.context.device().name())?;
-            meter.start()?;
+            meter.start();
             for _ in 0..count {
                 destroyed(device.open()?.close())?;
             }
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
         }
         Ok(count)
@@ -383,9 +401,9 @@ mod operations {
         for _ in 0..meter.rounds() {
             let mut qp = setup.queue_pair(&cq, &cq, DEPTH)?;
             let own = qp.qp_num();
-            meter.start()?;
+            meter.start();
             setup.connect(&mut qp, own)?;
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
         }
         Ok(1)
@@ -396,9 +414,10 @@ mod operations {
         let count = meter.times(DEPTH);
         for _ in 0..meter.rounds() {
             let mut qp = setup.connected(&cq, &cq)?;
-            meter.start()?;
-            setup.post_receives(&mut qp, count)?;
-            meter.stop()?;
+            let mut requests = setup.requests();
+            meter.start();
+            requests.post_receives(&mut qp, count)?;
+            meter.stop();
             meter.round_over();
         }
         Ok(count)
@@ -407,11 +426,12 @@ mod operations {
     fn post_send(setup: &Setup, meter: &mut Meter) -> Result<u32> {
         let mut cq = setup.queue(2 * DEPTH, None)?;
         let mut qp = setup.connected(&cq, &cq)?;
+        let mut requests = setup.requests();
         for round in 0..meter.times(DEPTH) {
-            setup.post_receives(&mut qp, 1)?;
-            meter.start()?;
-            setup.post_send(&mut qp, round.into())?;
-            meter.stop()?;
+            requests.post_receives(&mut qp, 1)?;
+            meter.start();
+            requests.post_send(&mut qp, round.into())?;
+            meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2)?;
             // Until the kernel's threads sleep, so that each doorbell wakes one.
@@ -426,10 +446,10 @@ mod operations {
         let requests: Vec<_> =
             (0..BATCH).map(|wr_id| SendRequest::send(wr_id.into(), &setup.source).signaled()).collect();
         for _ in 0..meter.rounds() {
-            setup.post_receives(&mut qp, BATCH)?;
-            meter.start()?;
+            setup.requests().post_receives(&mut qp, BATCH)?;
+            meter.start();
             qp.post_send_list(&requests)?;
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2 * BATCH)?;
         }
@@ -440,14 +460,14 @@ mod operations {
         let mut cq = setup.queue(2 * DEPTH, None)?;
         let mut qp = setup.connected(&cq, &cq)?;
         for _ in 0..meter.rounds() {
-            setup.post_receives(&mut qp, BATCH)?;
-            meter.start()?;
+            setup.requests().post_receives(&mut qp, BATCH)?;
+            meter.start();
             let mut batch = qp.post_send();
             for wr_id in 0..BATCH.into() {
                 batch = batch.push(&SendRequest::send(wr_id, &setup.source).signaled());
             }
             batch.submit()?;
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2 * BATCH)?;
         }
@@ -456,10 +476,9 @@ mod operations {
 
     /// Measures how the completions of so many sends are taken; `take` gives the sum of so many `wr_id`s.
     #[inline(always)]
-    fn take_full(
+    fn take_full<const AT_ONCE: u32>(
         setup: &Setup,
         meter: &mut Meter,
-        at_once: u32,
         mut take: impl FnMut(&mut CompletionQueue) -> Result<u64>,
     ) -> Result<u32> {
         let (mut cq, mut recv_cq) = (setup.queue(DEPTH, None)?, setup.queue(DEPTH, None)?);
@@ -468,23 +487,22 @@ mod operations {
         for _ in 0..meter.rounds() {
             setup.fill(&mut qp, &mut recv_cq, count)?;
             let mut sum = 0;
-            meter.start()?;
-            for _ in 0..count / at_once {
+            meter.start();
+            for _ in 0..count / AT_ONCE {
                 sum += take(&mut cq)?;
             }
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
             ensure!(sum == u64::from(count) * u64::from(count - 1) / 2, "the wr_ids are not those posted");
         }
         Ok(count)
     }
 
-    fn poll_full(setup: &Setup, meter: &mut Meter, at_once: u32) -> Result<u32> {
+    fn poll_full<const AT_ONCE: u32>(setup: &Setup, meter: &mut Meter) -> Result<u32> {
         let mut room = [WorkCompletion::default(); 16];
-        let room = &mut room[..at_once as usize];
-        take_full(setup, meter, at_once, |cq| {
-            let (mut sum, completions) = (0, cq.poll(room));
-            ensure!(completions.len() == at_once as usize);
+        take_full::<AT_ONCE>(setup, meter, |cq| {
+            let (mut sum, completions) = (0, cq.poll(&mut room[..AT_ONCE as usize]));
+            ensure!(completions.len() == AT_ONCE as usize);
             for completion in completions {
                 completion.success()?;
                 sum += completion.wr_id();
@@ -493,10 +511,10 @@ mod operations {
         })
     }
 
-    fn iterate_full(setup: &Setup, meter: &mut Meter, at_once: u32) -> Result<u32> {
-        take_full(setup, meter, at_once, |cq| {
+    fn iterate_full<const AT_ONCE: u32>(setup: &Setup, meter: &mut Meter) -> Result<u32> {
+        take_full::<AT_ONCE>(setup, meter, |cq| {
             let (mut sum, mut completions) = (0, cq.completions());
-            for _ in 0..at_once {
+            for _ in 0..AT_ONCE {
                 let completion = completions.next().context("a completion is missing")?;
                 completion.success()?;
                 sum += completion.wr_id();
@@ -509,58 +527,57 @@ mod operations {
         let channel = setup.context.create_completion_channel()?;
         let mut cq = setup.queue(2 * DEPTH, Some(&channel))?;
         let mut qp = setup.connected(&cq, &cq)?;
+        let mut requests = setup.requests();
         for round in 0..meter.rounds() {
-            setup.post_receives(&mut qp, 1)?;
-            meter.start()?;
+            requests.post_receives(&mut qp, 1)?;
+            meter.start();
             cq.arm(false)?;
-            meter.stop()?;
-            setup.post_send(&mut qp, round.into())?;
+            meter.stop();
+            requests.post_send(&mut qp, round.into())?;
             let mut readable = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
             ensure!(poll(&mut readable, PollTimeout::try_from(PATIENCE)?)? == 1, "no event");
-            meter.start()?;
+            meter.start();
             drop(channel.wait(None)?);
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2)?;
         }
         Ok(1)
     }
 
-    struct End {
+    struct End<'a> {
         recv_cq: CompletionQueue,
         send_cq: CompletionQueue,
         qp: QueuePair,
+        requests: Requests<'a>,
     }
 
-    impl End {
-        fn new(setup: &Setup) -> Result<Self> {
+    impl<'a> End<'a> {
+        fn new(setup: &'a Setup) -> Result<Self> {
             let channel = setup.context.create_completion_channel()?;
             let recv_cq = setup.queue(DEPTH, Some(&channel))?;
             let send_cq = setup.queue(DEPTH, None)?;
             let qp = setup.queue_pair(&send_cq, &recv_cq, DEPTH)?;
-            Ok(Self { recv_cq, send_cq, qp })
+            Ok(Self { recv_cq, send_cq, qp, requests: setup.requests() })
         }
 
         /// Sends a message on its way, and gives back the room of those sent before.
-        fn send_on(&mut self, setup: &Setup, round: u32) -> Result<()> {
-            for completion in self.send_cq.poll(&mut [WorkCompletion::default(); 4]) {
+        fn send_on(&mut self, room: &mut [WorkCompletion], round: u32) -> Result<()> {
+            for completion in self.send_cq.poll(room) {
                 completion.success()?;
             }
-            setup.post_send(&mut self.qp, round.into())
+            self.requests.post_send(&mut self.qp, round.into())
         }
 
         /// Waits for a message and makes room for the next one.
-        fn receive(&mut self, setup: &Setup) -> Result<()> {
-            wait_for_one(&mut self.recv_cq)?;
-            setup.post_receives(&mut self.qp, 1)
+        fn receive(&mut self, room: &mut [WorkCompletion]) -> Result<()> {
+            next_completion(&mut self.recv_cq, room)?;
+            self.requests.post_receives(&mut self.qp, 1)
         }
     }
 
-    fn wait_for_one(cq: &mut CompletionQueue) -> Result<()> {
-        let mut room = [WorkCompletion::default(); 1];
-        for completion in cq.wait(&mut room, None)? {
-            completion.success()?;
-        }
+    fn next_completion(cq: &mut CompletionQueue, room: &mut [WorkCompletion]) -> Result<()> {
+        cq.wait(&mut room[..1], None)?.first().context("a completion is missing")?.success()?;
         Ok(())
     }
 
@@ -568,19 +585,20 @@ mod operations {
         let (mut a, mut b) = (End::new(setup)?, End::new(setup)?);
         let (a_number, b_number) = (a.qp.qp_num(), b.qp.qp_num());
         setup.connect(&mut a.qp, b_number)?;
-        setup.post_receives(&mut a.qp, 1)?;
+        a.requests.post_receives(&mut a.qp, 1)?;
         setup.connect(&mut b.qp, a_number)?;
-        setup.post_receives(&mut b.qp, 1)?;
+        b.requests.post_receives(&mut b.qp, 1)?;
         let count = meter.times(200);
+        let mut room = [WorkCompletion::default(); 4];
         for _ in 0..meter.rounds() {
-            meter.start()?;
+            meter.start();
             for round in 0..count {
-                a.send_on(setup, round)?;
-                b.receive(setup)?;
-                b.send_on(setup, round)?;
-                a.receive(setup)?;
+                a.send_on(&mut room, round)?;
+                b.receive(&mut room)?;
+                b.send_on(&mut room, round)?;
+                a.receive(&mut room)?;
             }
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
         }
         Ok(count)
@@ -595,9 +613,9 @@ mod operations {
             let init =
                 QueuePairInit { capabilities, signal_all: true, ..QueuePairInit::unreliable_datagram(&cq) };
             let mut qp = setup.domain.create_queue_pair(&init)?;
-            meter.start()?;
+            meter.start();
             qp.attach_completion_counter(&counter, CounterOperations::SEND)?;
-            meter.stop()?;
+            meter.stop();
             meter.round_over();
         }
         Ok(1)
@@ -620,25 +638,27 @@ mod operations {
         let channel = setup.context.create_completion_channel()?;
         let mut cq = setup.queue(DEPTH, Some(&channel))?;
         let mut qp = setup.connected(&cq, &cq)?;
-        setup.post_receives(&mut qp, 1)?;
-        setup.post_send(&mut qp, 0)?;
-        wait_for_one(&mut cq)?;
-        println!("{}", now()?);
+        let mut requests = setup.requests();
+        requests.post_receives(&mut qp, 1)?;
+        requests.post_send(&mut qp, 0)?;
+        next_completion(&mut cq, &mut [WorkCompletion::default()])?;
+        println!("{}", now());
         Ok(())
     }
 
-    /// Pages of a line of `/proc/self/status`, in KiB.
-    fn resident(name: &str) -> Result<u64> {
+    /// In KiB.
+    fn resident() -> Result<u64> {
         let status = std::fs::read_to_string("/proc/self/status")?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such line")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no such line")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
     fn many_queue_pairs(device: &str) -> Result<()> {
         let setup = Setup::new(device)?;
         let cq = setup.queue(DEPTH, None)?;
+        let before = resident()?;
         let pairs = (0..MANY).map(|_| setup.queue_pair(&cq, &cq, 16)).collect::<Result<Vec<_>>>()?;
-        println!("{} {}", resident("VmRSS:")?, resident("RssAnon:")?);
+        println!("{} {}", resident()?, resident()? - before);
         drop(pairs);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Completion queues.
 
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,6 +42,9 @@ use crate::provider::{CompletionRing, FAILED};
 pub struct CompletionQueue {
     ring: Box<dyn CompletionRing>,
     entries: u32,
+    /// What `completions` goes by.
+    stride: usize,
+    most: u32,
     shared: Arc<CqShared>,
 }
 
@@ -106,7 +110,9 @@ impl CompletionQueue {
             source: EventSource::new(context.inner(), id, AsyncEventElement::CompletionQueue(id)),
             reporter: channel.map(|channel| Reporter::new(channel, id)),
         });
-        Ok(Self { ring: new.ring, entries: new.entries, shared })
+        let mut this = Self { ring: new.ring, entries: 0, stride: 0, most: 0, shared };
+        this.measure(new.entries);
+        Ok(this)
     }
 
     /// Number of completions that it holds, at least as many as asked for, `cqe`. One more is lost, and breaks the QP.
@@ -162,9 +168,24 @@ impl CompletionQueue {
     /// ```
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
+        let (stride, most) = (self.stride, self.most);
+        Completions {
+            ring: &mut *self.ring,
+            shared: &self.shared,
+            next: ptr::null(),
+            left: 0,
+            stride,
+            seen: 0,
+            most,
+        }
+    }
+
+    /// It has so many entries.
+    fn measure(&mut self, entries: u32) {
+        self.entries = entries;
+        self.stride = self.ring.stride();
         // As long as some are not given back there is that much less room.
-        let most = (self.entries / 4).clamp(1, 64);
-        Completions { ring: &mut *self.ring, shared: &self.shared, seen: 0, most }
+        self.most = (entries / 4).clamp(1, 64);
     }
 
     /// Makes room for at least `entries` completions, `ibv_resize_cq`. Those that are there stay, in order.
@@ -179,7 +200,7 @@ impl CompletionQueue {
         let object = &self.shared.object;
         match self.ring.resize(object.transport(), object.handle(), entries) {
             Ok(granted) => {
-                self.entries = granted;
+                self.measure(granted);
                 Ok(())
             }
             Err(errno) => Err(Error::new(VERB, errno).or_detail(|| {
@@ -306,31 +327,52 @@ impl CompletionQueue {
 pub struct Completions<'a> {
     ring: &'a mut dyn CompletionRing,
     shared: &'a CqShared,
+    /// The next one, if any are left of those that have been found.
+    next: *const WorkCompletion,
+    left: u32,
+    stride: usize,
     /// Those that were seen and are not given back, and the most there may be of them.
     seen: u32,
     most: u32,
 }
+
+// SAFETY: `next` is part of the ring, which can be sent and shared.
+unsafe impl Send for Completions<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Completions<'_> {}
 
 impl Completions<'_> {
     /// The next completion, oldest first, `ibv_next_poll`; nothing if there is none now, which changes nothing.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend what it gives")]
     pub fn next(&mut self) -> Option<&WorkCompletion> {
-        if self.seen == self.most {
-            self.give_back();
-        }
-        let completion = self.ring.peek(self.seen);
-        if completion.is_null() {
-            self.give_back();
+        if self.left == 0 && !self.look() {
             return None;
         }
+        // SAFETY: it has been found, and stays as it is until the ring is used again, which takes `self`. Any bits make a completion.
+        let completion = unsafe { &*self.next };
+        self.next = self.next.wrapping_byte_add(self.stride);
+        self.left -= 1;
         self.seen += 1;
-        // SAFETY: it stays as it is until the ring is used again, which takes `self`. Any bits make a completion.
-        let completion = unsafe { &*completion };
         if !completion.is_success() {
             self.shared.failed(completion);
         }
         Some(completion)
+    }
+
+    /// Whether more are found.
+    #[inline]
+    fn look(&mut self) -> bool {
+        if self.seen == self.most {
+            self.give_back();
+        }
+        let (first, count) = self.ring.peek(self.seen);
+        if count == 0 {
+            self.give_back();
+            return false;
+        }
+        (self.next, self.left) = (first, count.min(self.most - self.seen));
+        true
     }
 
     #[inline]

@@ -30,7 +30,7 @@ pub(crate) fn get(cache: &Cache, source: &Path) -> Result<PathBuf> {
             let folder = cache.scratch()?;
             archive.unpack(&packages, folder.path())?;
             let mut cc = Command::new("cc");
-            cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]).arg(source);
+            cc.args(["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror"]).arg(source);
             cc.arg("-o").arg(entry.join("program"));
             for headers in HEADERS {
                 cc.arg("-isystem").arg(folder.path().join(headers));

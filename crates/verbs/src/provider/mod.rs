@@ -201,9 +201,12 @@ pub(crate) trait CompletionRing: Send + Sync {
     /// and the device does not see receives arrive at a QP that has failed.
     fn poll(&mut self, completions: &mut [WorkCompletion]) -> usize;
 
-    /// The completion behind the `ahead` oldest ones, which have been looked at like this one, in turn; null if there is none. It stays
-    /// as it is until the next call of anything here.
-    fn peek(&mut self, ahead: u32) -> *const WorkCompletion;
+    /// The completions behind the `ahead` oldest ones, which have been looked at like these, in turn: where the first is, and how many
+    /// follow each other at the same distance; none if there are none. They stay as they are until the next call of anything here.
+    fn peek(&mut self, ahead: u32) -> (*const WorkCompletion, u32);
+
+    /// Bytes from one of them to the next.
+    fn stride(&self) -> usize;
 
     /// Takes the oldest `count` completions, which have been looked at.
     fn take(&mut self, count: u32);

@@ -20,16 +20,6 @@ pub(super) struct Bar {
     pub(super) spread: Option<(f64, f64)>,
 }
 
-impl Bar {
-    /// As long as the middle one of some values, spread over all of them.
-    pub(super) fn of(values: &[f64]) -> Self {
-        let mut values = values.to_vec();
-        values.sort_by(f64::total_cmp);
-        let value = values.get(values.len() / 2).copied().unwrap_or_default();
-        Self { value, spread: values.first().copied().zip(values.last().copied()) }
-    }
-}
-
 /// An operation's name and its bars, one for each series at most.
 pub(super) type Row = (String, Vec<Option<Bar>>);
 

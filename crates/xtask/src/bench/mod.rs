@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,8 @@ const OURS: &str = "/usr/bin/operations";
 const REFERENCE: &str = "/usr/bin/operations-reference";
 
 /// Whose user's part is not counted: it takes a process from its start, or depends on when the kernel's threads run.
-const NOT_STEPPED: [&str; 5] = ["list-cold", "start-open", "start-completion", "ping-pong", "memory"];
+const NOT_STEPPED: [&str; 6] =
+    ["list-cold", "start-open", "start-completion", "ping-pong", "memory", "memory-qps"];
 
 /// `benches/bounds.toml`.
 #[derive(Deserialize)]
@@ -118,6 +119,23 @@ struct Run {
 }
 
 impl Run {
+    /// The least of several runs, number by number.
+    fn least(runs: &[Self]) -> Self {
+        let least = |outcome: fn(&Self) -> &Outcome| {
+            let mut least = Outcome::default();
+            for outcome in runs.iter().map(outcome) {
+                for (all, some) in [(&mut least.total, &outcome.total), (&mut least.user, &outcome.user)] {
+                    for (id, number) in some {
+                        let entry = all.entry(id.clone()).or_insert(*number);
+                        *entry = entry.min(*number);
+                    }
+                }
+            }
+            least
+        };
+        Self { rdma_core: least(|run| &run.rdma_core), uverbs: least(|run| &run.uverbs) }
+    }
+
     fn ratio(&self, id: &str, part: Part) -> Result<f64> {
         let number =
             |outcome: &Outcome| outcome.get(id, part).with_context(|| format!("{id} has not been measured"));
@@ -281,9 +299,9 @@ fn versions(programs: &Programs, kernel: &str) -> Result<BTreeMap<&'static str, 
     ]))
 }
 
-/// A row for each operation: the first run's numbers, and how far apart the ratios of all runs are.
+/// A row for each operation: the least of all runs, and how far apart their ratios are.
 fn table(operations: &[&Operation], runs: &[Run]) -> Result<String> {
-    let Some(first) = runs.first() else { bail!("no runs") };
+    let all = Run::least(runs);
     let mut text = "| operation | rdma-core | uverbs | ratio | spread | bound | user: rdma-core | uverbs | ratio | bound |\n\
                     |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
@@ -298,18 +316,18 @@ fn table(operations: &[&Operation], runs: &[Run]) -> Result<String> {
             text,
             "| {} | {} | {} | {:.3} | {:.2} % | {} |",
             operation.name,
-            shown(first.rdma_core.get(id, Part::Total)),
-            shown(first.uverbs.get(id, Part::Total)),
-            ratios[0],
+            shown(all.rdma_core.get(id, Part::Total)),
+            shown(all.uverbs.get(id, Part::Total)),
+            all.ratio(id, Part::Total)?,
             (most / least - 1.0) * 100.0,
             bound(operation.bound),
         )?;
-        let user = first.ratio(id, Part::User).map(|ratio| format!("{ratio:.3}")).unwrap_or_default();
+        let user = all.ratio(id, Part::User).map(|ratio| format!("{ratio:.3}")).unwrap_or_default();
         writeln!(
             text,
             " {} | {} | {user} | {} |",
-            shown(first.rdma_core.get(id, Part::User)),
-            shown(first.uverbs.get(id, Part::User)),
+            shown(all.rdma_core.get(id, Part::User)),
+            shown(all.uverbs.get(id, Part::User)),
             bound(operation.user),
         )?;
     }
@@ -335,14 +353,18 @@ fn counter_table(operations: &[&Operation], efa: &Run, rxe: Option<&Outcome>) ->
     Ok(text)
 }
 
-/// The ratios of the table: the middle one of the runs, spread over all.
+/// The ratios of the table, spread over those of the runs.
 fn chart(operations: &[&Operation], runs: &[Run]) -> Result<String> {
+    let all = Run::least(runs);
     let row = |operation: &&Operation| {
         let ratios =
             runs.iter().map(|run| run.ratio(&operation.id, Part::Total)).collect::<Result<Vec<_>>>()?;
-        let user = runs.first().and_then(|run| run.ratio(&operation.id, Part::User).ok());
+        let least = ratios.iter().copied().reduce(f64::min);
+        let most = ratios.iter().copied().reduce(f64::max);
+        let total = Bar { value: all.ratio(&operation.id, Part::Total)?, spread: least.zip(most) };
+        let user = all.ratio(&operation.id, Part::User).ok();
         let user = user.map(|value| Bar { value, spread: None });
-        Ok((operation.name.clone(), vec![Some(Bar::of(&ratios)), user]))
+        Ok((operation.name.clone(), vec![Some(total), user]))
     };
     let rows = operations.iter().map(row).collect::<Result<Vec<_>>>()?;
     chart::bars(
@@ -366,7 +388,7 @@ fn document(table: &str, counters: &str, versions: &BTreeMap<&str, String>, runs
     let mut text = format!(
         "# Instructions\n\n\
          Made by `cargo xtask bench compare`: [what it does](../benchmarks.md). Numbers are instructions, if the name does not say \
-         otherwise, of the first of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n\
+         otherwise, the least of {runs} runs; the spread is how far the ratios of the runs are apart.\n\n\
          ![ratios](instructions.svg)\n\n{table}\n"
     );
     if !counters.is_empty() {

@@ -141,15 +141,20 @@ impl CompletionRing for Completions {
         count
     }
 
-    fn peek(&mut self, _: u32) -> *const WorkCompletion {
+    fn peek(&mut self, _: u32) -> (*const WorkCompletion, u32) {
         while let Some(next) = self.parts.take() {
             let table = self.table.lock();
             if let Some(completion) = table.get(next.qp_num.get()).and_then(|qp| translate(&next, qp)) {
                 self.current = completion;
-                return &self.current;
+                return (&self.current, 1);
             }
         }
-        ptr::null()
+        (ptr::null(), 0)
+    }
+
+    fn stride(&self) -> usize {
+        // One at a time.
+        0
     }
 
     fn take(&mut self, _: u32) {

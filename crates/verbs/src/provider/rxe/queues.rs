@@ -2,8 +2,6 @@
 
 mod operations;
 
-use std::ptr;
-
 use uverbs_ioctl::calls::{self, QpCreated, QpRequest};
 use uverbs_ioctl::uapi::ioctl_verbs::qp_type;
 use uverbs_ioctl::uapi::rxe::{
@@ -53,8 +51,13 @@ impl CompletionRing for Completions {
     }
 
     #[inline]
-    fn peek(&mut self, ahead: u32) -> *const WorkCompletion {
-        self.0.look(ahead).map_or(ptr::null(), <*const u8>::cast)
+    fn peek(&mut self, ahead: u32) -> (*const WorkCompletion, u32) {
+        let (first, count) = self.0.look(ahead);
+        (first.cast(), count)
+    }
+
+    fn stride(&self) -> usize {
+        self.0.stride()
     }
 
     #[inline]

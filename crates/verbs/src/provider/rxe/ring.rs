@@ -215,6 +215,11 @@ impl Consumer {
     pub(super) fn map(transport: &dyn Transport, info: &MmapInfo, slot_size: usize) -> Result<Self, Errno> {
         Ok(Self::new(Shared::map(transport, info, slot_size)?))
     }
+
+    /// Bytes from one element to the next.
+    pub(super) fn stride(&self) -> usize {
+        1 << self.shared.shift
+    }
 }
 
 impl<M: Memory> Consumer<M> {
@@ -242,12 +247,14 @@ impl<M: Memory> Consumer<M> {
         self.shared.slot(self.next.wrapping_add(ahead))
     }
 
-    /// The same, if it is there; those before it are.
+    /// The elements behind the `ahead` oldest, which are there, up to the end of the memory: where the first is, and how many there are.
     #[inline]
-    pub(super) fn look(&self, ahead: u32) -> Option<*const u8> {
-        let produced = self.shared.producer().load(Ordering::Acquire);
-        let index = self.next.wrapping_add(ahead) & self.shared.mask();
-        (index != produced & self.shared.mask()).then(|| self.shared.slot(index).cast_const())
+    pub(super) fn look(&self, ahead: u32) -> (*const u8, u32) {
+        let mask = self.shared.mask();
+        let end = self.shared.producer().load(Ordering::Acquire) & mask;
+        let index = self.next.wrapping_add(ahead) & mask;
+        let end = if end < index { mask.wrapping_add(1) } else { end };
+        (self.shared.slot(index), end.wrapping_sub(index))
     }
 
     /// Gives the oldest `count` slots back to the kernel.
@@ -362,9 +369,11 @@ mod tests {
             if produced % 3 == 2 {
                 let count = ring.available();
                 assert_eq!(count, 3);
-                assert_eq!(ring.look(count), None);
+                assert_eq!(ring.look(count).1, 0);
                 for ahead in 0..count {
-                    assert_eq!(ring.look(ahead), Some(ring.peek(ahead)));
+                    // Those behind the last slot are in the first ones.
+                    let to_the_end = 4 - ((ring.next + ahead) & 3);
+                    assert_eq!(ring.look(ahead), (ring.peek(ahead), to_the_end.min(count - ahead)));
                     // SAFETY: as above.
                     assert_eq!(unsafe { ring.peek(ahead).read() }, expected);
                     expected += 1;
@@ -398,6 +407,8 @@ mod tests {
         for ahead in 0..16 {
             let slot = ring.peek(ahead);
             assert!(slot >= start && slot.wrapping_add(64) <= end);
+            let (slot, count) = ring.look(ahead);
+            assert!(slot >= start && slot.wrapping_add(64 * count as usize) <= end);
         }
         ring.release(3);
     }
