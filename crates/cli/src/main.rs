@@ -1,11 +1,13 @@
 //! `uverbs`: lists and inspects RDMA devices, makes soft ones, and exchanges messages over them.
 
+mod connect;
 mod counters;
 mod devices;
 mod events;
 mod info;
 mod link;
 mod output;
+mod peer;
 mod pingpong;
 
 use std::process::ExitCode;

@@ -2,18 +2,16 @@
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use uverbs::{
-    AccessFlags, AddressHandle, AddressVector, CompletionChannel, CompletionError, CompletionQueue,
-    CompletionStatus, Context, Destination, Gid, GidEntry, MemoryRegion, ModifyQueuePair, ProtectionDomain,
-    QueuePair, QueuePairCapabilities, QueuePairInit, QueuePairType, ReceiveRequest, SendRequest,
-    SharedReceiveQueue, WorkCompletion,
+    AccessFlags, AddressHandle, CompletionChannel, CompletionError, CompletionQueue, CompletionStatus,
+    Context, Destination, MemoryRegion, ModifyQueuePair, ProtectionDomain, QueuePair, QueuePairCapabilities,
+    QueuePairInit, QueuePairType, ReceiveRequest, SendRequest, SharedReceiveQueue, WorkCompletion,
 };
 
-use super::{Endpoint, Plan};
+use super::Plan;
+use crate::connect::{Endpoint, QKEY, Route};
 
 /// The `wr_id` of sends. That of a receive is the number of its room.
 const SEND: u64 = u64::MAX;
-/// The queue key of libibverbs' examples.
-const QKEY: u32 = 0x1111_1111;
 /// What they fill their messages with.
 const FILLING: u8 = 0x7b;
 /// And if they share a receive queue.
@@ -126,13 +124,12 @@ impl<'a> End<'a> {
     }
 
     /// Connects each QP to its counterpart.
-    pub(super) fn connect(&mut self, own: &[Endpoint], peers: &[Endpoint], gid: &GidEntry) -> Result<()> {
+    pub(super) fn connect(&mut self, own: &[Endpoint], peers: &[Endpoint], route: &Route) -> Result<()> {
         let domain = self.region.protection_domain().clone();
         let ends = own.iter().zip(peers);
         for (connection, (own, peer)) in self.connections.iter_mut().zip(ends) {
-            connection
-                .connect(self.plan, &domain, own, peer, gid)
-                .with_context(|| format!("connecting to {peer}"))?;
+            let connected = route.connect(&mut connection.qp, &domain, own, peer);
+            connection.peer = connected.with_context(|| format!("connecting to {peer}"))?;
         }
         Ok(())
     }
@@ -311,46 +308,6 @@ impl<'a> End<'a> {
 }
 
 impl Connection {
-    fn connect(
-        &mut self,
-        plan: &Plan<'_>,
-        domain: &ProtectionDomain,
-        own: &Endpoint,
-        peer: &Endpoint,
-        gid: &GidEntry,
-    ) -> Result<()> {
-        let sgid_index = u8::try_from(gid.index).with_context(|| {
-            format!("GID index {} is more than the kernel's interface takes, 255", gid.index)
-        })?;
-        let mut address = AddressVector::global(plan.options.ib_port, peer.gid, sgid_index);
-        address.dlid = peer.lid;
-        address.service_level = plan.options.sl;
-        if peer.gid == Gid::default() {
-            ensure!(peer.lid != 0, "the peer has no GID: on RoCE it needs one too (-g)");
-            address.global_route = None;
-        }
-        let (qp_num, psn, mtu) = (peer.qp_num, peer.psn, plan.mtu);
-        let [receive, send] = match plan.kind {
-            QueuePairType::UnreliableDatagram => {
-                self.peer = Some((domain.create_address_handle(&address)?, qp_num));
-                [
-                    ModifyQueuePair::datagram_ready_to_receive(),
-                    ModifyQueuePair::datagram_ready_to_send(own.psn),
-                ]
-            }
-            QueuePairType::UnreliableConnection => [
-                ModifyQueuePair::unreliable_ready_to_receive(address, qp_num, psn, mtu),
-                ModifyQueuePair::unreliable_ready_to_send(own.psn),
-            ],
-            _ => [
-                ModifyQueuePair::ready_to_receive(address, qp_num, psn, mtu),
-                ModifyQueuePair::ready_to_send(own.psn),
-            ],
-        };
-        self.qp.modify(&receive)?;
-        Ok(self.qp.modify(&send)?)
-    }
-
     fn send(&mut self, request: SendRequest<'_>) -> Result<()> {
         let mut request = request.signaled();
         if let Some((address, qp_num)) = &self.peer {

@@ -4,143 +4,63 @@
 //! shared receive queue they send 256 addresses, zeros for QPs that there are not.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use uverbs::{Gid, IpFamily};
+use uverbs::Gid;
 
-use super::Endpoint;
+use crate::connect::Endpoint;
+use crate::peer::Peer;
 
 /// `LLLL:QQQQQQ:PPPPPP:` and 32 digits of GID, and a zero.
 const ADDRESS: usize = 52;
 const DONE: &[u8] = b"done\0";
 
-/// A TCP connection to the other end.
-pub(super) struct Peer {
-    stream: TcpStream,
-    address: SocketAddr,
-    /// How long it may be silent.
-    timeout: Duration,
+/// The client's part: both ends tell as many addresses.
+pub(super) fn exchange_as_client(mut peer: Peer, own: &[Endpoint]) -> Result<Vec<Endpoint>> {
+    peer.send(&encode(own))?;
+    let peers = receive_addresses(&mut peer, own.len())?;
+    peer.send(DONE)?;
+    Ok(peers)
 }
 
-impl Peer {
-    /// Connects to a server.
-    pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
-        let addresses = (host, port).to_socket_addrs().with_context(|| format!("host {host}"))?;
-        let mut failed = None;
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, timeout) {
-                Ok(stream) => return Self::new(stream, address, timeout),
-                Err(error) => failed = Some((address, error)),
+/// The server's part. `connect` has the peer's addresses, and is to be done before the client begins.
+pub(super) fn exchange_as_server(
+    mut peer: Peer,
+    own: &[Endpoint],
+    connect: impl FnOnce(&[Endpoint]) -> Result<()>,
+) -> Result<Vec<Endpoint>> {
+    let peers = receive_addresses(&mut peer, own.len())?;
+    connect(&peers)?;
+    peer.send(&encode(own))?;
+    let mut done = [0; DONE.len()];
+    peer.receive(&mut done, "said that it has the address")?;
+    if done != DONE {
+        bail!(
+            "{} speaks another protocol, or is another kind of ping-pong: it sent {:?}",
+            peer.name(),
+            String::from_utf8_lossy(&done)
+        );
+    }
+    Ok(peers)
+}
+
+fn receive_addresses(peer: &mut Peer, count: usize) -> Result<Vec<Endpoint>> {
+    let mut endpoints = Vec::with_capacity(count);
+    while endpoints.len() < count {
+        let awaited = match endpoints.len() {
+            0 => "sent its address".to_owned(),
+            some => {
+                format!("sent more than {some} of {count} addresses: is it another kind of ping-pong?")
             }
-        }
-        match failed {
-            Some((address, error)) => {
-                Err(error).with_context(|| format!("cannot connect to {address}: is a server waiting there?"))
-            }
-            None => bail!("host {host} has no address"),
-        }
+        };
+        let mut bytes = [0; ADDRESS];
+        peer.receive(&mut bytes, &awaited)?;
+        endpoints.push(decode(&bytes).with_context(|| {
+            let start = String::from_utf8_lossy(&bytes);
+            format!("{} speaks another protocol than ping-pong: it sent {:?}", peer.name(), start.trim_end())
+        })?);
     }
-
-    /// Waits for a client, on all addresses.
-    pub(super) fn accept(port: u16, timeout: Duration) -> Result<Self> {
-        // An IPv6 socket serves both families, where there is IPv6.
-        let listener = TcpListener::bind(("::", port))
-            .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
-            .with_context(|| format!("cannot listen on TCP port {port}"))?;
-        let (stream, address) = listener.accept().context("waiting for a client")?;
-        Self::new(stream, address, timeout)
-    }
-
-    fn new(stream: TcpStream, address: SocketAddr, timeout: Duration) -> Result<Self> {
-        stream.set_write_timeout(Some(timeout))?;
-        Ok(Self { stream, address, timeout })
-    }
-
-    /// The address family that the ends talk in.
-    pub(super) fn family(&self) -> IpFamily {
-        if self.address.ip().to_canonical().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
-    }
-
-    /// The client's part: both ends tell as many addresses.
-    pub(super) fn exchange_as_client(mut self, own: &[Endpoint]) -> Result<Vec<Endpoint>> {
-        self.send(&encode(own))?;
-        let peers = self.receive_addresses(own.len())?;
-        self.send(DONE)?;
-        Ok(peers)
-    }
-
-    /// The server's part. `connect` has the peer's addresses, and is to be done before the client begins.
-    pub(super) fn exchange_as_server(
-        mut self,
-        own: &[Endpoint],
-        connect: impl FnOnce(&[Endpoint]) -> Result<()>,
-    ) -> Result<Vec<Endpoint>> {
-        let peers = self.receive_addresses(own.len())?;
-        connect(&peers)?;
-        self.send(&encode(own))?;
-        let mut done = [0; DONE.len()];
-        self.receive(&mut done, "said that it has the address")?;
-        if done != DONE {
-            bail!(
-                "{} speaks another protocol, or is another kind of ping-pong: it sent {:?}",
-                self.address,
-                String::from_utf8_lossy(&done)
-            );
-        }
-        Ok(peers)
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.write_all(bytes).with_context(|| format!("sending to {}", self.address))
-    }
-
-    fn receive_addresses(&mut self, count: usize) -> Result<Vec<Endpoint>> {
-        let mut endpoints = Vec::with_capacity(count);
-        while endpoints.len() < count {
-            let awaited = match endpoints.len() {
-                0 => "sent its address".to_owned(),
-                some => {
-                    format!("sent more than {some} of {count} addresses: is it another kind of ping-pong?")
-                }
-            };
-            let mut bytes = [0; ADDRESS];
-            self.receive(&mut bytes, &awaited)?;
-            endpoints.push(decode(&bytes).with_context(|| {
-                let start = String::from_utf8_lossy(&bytes);
-                format!(
-                    "{} speaks another protocol than ping-pong: it sent {:?}",
-                    self.address,
-                    start.trim_end()
-                )
-            })?);
-        }
-        Ok(endpoints)
-    }
-
-    /// Fills `bytes`, all of them within the time allowed for silence.
-    fn receive(&mut self, mut bytes: &mut [u8], awaited: &str) -> Result<()> {
-        let deadline = Instant::now() + self.timeout;
-        while !bytes.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            match self.stream.read(bytes) {
-                Ok(0) => bail!("{} closed the connection before it {awaited}", self.address),
-                Ok(count) => bytes = &mut bytes[count..],
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if left.is_zero() => {
-                        bail!("{} sends nothing: it has not {awaited}", self.address)
-                    }
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
-                    _ => return Err(error).with_context(|| format!("receiving from {}", self.address)),
-                },
-            }
-        }
-        Ok(())
-    }
+    Ok(endpoints)
 }
 
 fn encode(endpoints: &[Endpoint]) -> Vec<u8> {
@@ -174,6 +94,10 @@ fn decode(bytes: &[u8; ADDRESS]) -> Option<Endpoint> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
     use super::*;
 
     fn endpoint() -> Endpoint {
@@ -211,7 +135,7 @@ mod tests {
     fn garbage_silence_and_early_close_are_clear_errors() {
         let serve = |peer: Peer, count| {
             let own = vec![endpoint(); count];
-            peer.exchange_as_server(&own, |_| Ok(())).unwrap_err().to_string()
+            exchange_as_server(peer, &own, |_| Ok(())).unwrap_err().to_string()
         };
 
         let (peer, mut client) = connection();
@@ -249,9 +173,9 @@ mod tests {
             let own = vec![endpoint(); count];
             let others: Vec<_> = (0..count as u32).map(|qp_num| Endpoint { qp_num, ..endpoint() }).collect();
             let told = others.clone();
-            let thread = std::thread::spawn(move || client.exchange_as_client(&told).unwrap());
+            let thread = std::thread::spawn(move || exchange_as_client(client, &told).unwrap());
             let mut connected = Vec::new();
-            let seen = server.exchange_as_server(&own, |peers| {
+            let seen = exchange_as_server(server, &own, |peers| {
                 connected = peers.to_vec();
                 Ok(())
             });

@@ -4,18 +4,18 @@ mod end;
 mod exchange;
 mod traffic;
 
-use std::hash::{BuildHasher, RandomState};
-use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use uverbs::{Context, Gid, GidEntry, IpFamily, Mtu, PortAttributes, QueuePairType};
+use uverbs::{GidEntry, IpFamily, Mtu, PortAttributes, QueuePairType};
 
-use crate::{find_device, output};
+use crate::connect::{Endpoint, Route, announce, open, own_gid, parse_mtu};
+use crate::output;
+use crate::peer::Peer;
 use end::{End, Role};
-use exchange::Peer;
+use exchange::{exchange_as_client, exchange_as_server};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -96,23 +96,9 @@ pub(crate) struct Shared {
 /// The examples tell each other so many addresses if there is an SRQ, and use at least one less.
 const MOST_QPS: usize = 256;
 
-fn parse_mtu(text: &str) -> Result<Mtu, String> {
-    text.parse().ok().and_then(Mtu::from_bytes).ok_or_else(|| "not 256, 512, 1024, 2048 or 4096".to_owned())
-}
-
 impl Options {
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
-    }
-
-    /// The own GID: as asked for, or one that can reach a peer of that family.
-    fn gid(&self, context: &Context, family: IpFamily) -> Result<GidEntry> {
-        if let Some(index) = self.gid_idx {
-            return Ok(context.query_gid(self.ib_port, u32::from(index))?);
-        }
-        let of_family = context.routable_gid(self.ib_port, Some(family));
-        let gid = of_family.or_else(|_| context.routable_gid(self.ib_port, None))?;
-        Ok(gid)
     }
 }
 
@@ -208,22 +194,6 @@ impl Command {
     }
 }
 
-/// One end of a connection, as the ends tell each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Endpoint {
-    lid: u16,
-    qp_num: u32,
-    psn: u32,
-    gid: Gid,
-}
-
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { lid, qp_num, psn, gid } = self;
-        write!(f, "LID {lid:#06x}, QPN {qp_num:#08x}, PSN {psn:#08x}, GID {gid}")
-    }
-}
-
 /// What a run has measured.
 #[derive(Serialize)]
 struct Report {
@@ -262,10 +232,7 @@ impl Report {
 
 pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
     let (options, ..) = command.parts();
-    let context = match &options.device {
-        None if options.loopback => open_for_loopback(json)?,
-        name => find_device(name.as_deref())?.open()?,
-    };
+    let context = open(options.device.as_deref(), options.loopback, json)?;
     let attributes = context.query_port(options.ib_port)?;
     let plan = Plan::new(command, &attributes)?;
     // The index is looked at before anybody connects; without one, the peer's address decides.
@@ -276,22 +243,23 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
     let channel = options.events.then(|| context.create_completion_channel()).transpose()?;
     let new_end = |role| End::new(&plan, role, &context, &domain, channel.as_ref());
     let endpoints = |end: &End<'_>, gid: &GidEntry| -> Vec<Endpoint> {
-        let endpoint = |qp_num| Endpoint {
-            lid: attributes.lid,
-            qp_num,
-            psn: RandomState::new().hash_one(0) as u32 & 0xff_ffff,
-            gid: gid.gid,
-        };
-        end.qp_nums().map(endpoint).collect()
+        end.qp_nums().map(|qp_num| Endpoint::new(attributes.lid, gid.gid, qp_num)).collect()
+    };
+    let route = |gid: &GidEntry| Route {
+        port: options.ib_port,
+        gid: *gid,
+        service_level: options.sl,
+        mtu: plan.mtu,
+        reads: [1, 1],
     };
 
     let (mut ends, gid) = if options.loopback {
         let mut ends = vec![new_end(Role::Server)?, new_end(Role::Client)?];
-        let gid = options.gid(&context, IpFamily::V4)?;
+        let gid = own_gid(&context, options.ib_port, options.gid_idx, IpFamily::V4)?;
         let [server, client] = [endpoints(&ends[0], &gid), endpoints(&ends[1], &gid)];
         announce(json, &client, &server)?;
-        ends[0].connect(&server, &client, &gid)?;
-        ends[1].connect(&client, &server, &gid)?;
+        ends[0].connect(&server, &client, &route(&gid))?;
+        ends[1].connect(&client, &server, &route(&gid))?;
         (ends, gid)
     } else {
         let role = if options.host.is_some() { Role::Client } else { Role::Server };
@@ -300,17 +268,17 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
             Some(host) => Peer::connect(host, options.port, options.timeout())?,
             None => Peer::accept(options.port, options.timeout())?,
         };
-        let gid = options.gid(&context, peer.family())?;
+        let gid = own_gid(&context, options.ib_port, options.gid_idx, peer.family())?;
         let own = endpoints(&end, &gid);
         let told = plan.told(&own);
-        let mut connect = |others: &[Endpoint]| end.connect(&own, &plan.used(others)?, &gid);
+        let mut connect = |others: &[Endpoint]| end.connect(&own, &plan.used(others)?, &route(&gid));
         let others = match role {
             Role::Client => {
-                let others = peer.exchange_as_client(&told)?;
+                let others = exchange_as_client(peer, &told)?;
                 connect(&others)?;
                 others
             }
-            Role::Server => peer.exchange_as_server(&told, connect)?,
+            Role::Server => exchange_as_server(peer, &told, connect)?,
         };
         announce(json, &own, &plan.used(&others)?)?;
         (vec![end], gid)
@@ -338,43 +306,4 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
     domain.destroy().map_err(uverbs::Error::from)?;
     context.close().map_err(uverbs::Error::from)?;
     report.print(json)
-}
-
-/// The first device that works, or else one inside this process. Says which.
-fn open_for_loopback(json: bool) -> Result<Context> {
-    let mut refusal = None;
-    for device in uverbs::Device::all()? {
-        match device.open() {
-            Ok(context) => {
-                say(json, format_args!("  device:         {}", device.name()))?;
-                return Ok(context);
-            }
-            Err(error) => refusal = refusal.or(Some(error)),
-        }
-    }
-    let reason = refusal.map_or_else(|| "there is no RDMA device".to_owned(), |error| error.to_string());
-    let device = uverbs::soft::device("soft0")?;
-    say(json, format_args!("  device:         {}, inside this process, because {reason}", device.name()))?;
-    Ok(device.open()?)
-}
-
-fn say(json: bool, line: std::fmt::Arguments<'_>) -> Result<()> {
-    if !json {
-        writeln!(std::io::stdout().lock(), "{line}")?;
-    }
-    Ok(())
-}
-
-fn announce(json: bool, own: &[Endpoint], others: &[Endpoint]) -> Result<()> {
-    if !json {
-        let mut out = std::io::stdout().lock();
-        for own in own {
-            writeln!(out, "  local address:  {own}")?;
-        }
-        for other in others {
-            writeln!(out, "  remote address: {other}")?;
-        }
-        out.flush()?;
-    }
-    Ok(())
 }
