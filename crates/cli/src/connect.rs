@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 
 use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
 use uverbs::{
     AddressHandle, AddressVector, Context, Gid, GidEntry, IpFamily, ModifyQueuePair, Mtu, ProtectionDomain,
     QueuePair, QueuePairType,
@@ -15,12 +16,27 @@ use crate::find_device;
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// One end of a connection, as the ends tell each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
     pub(crate) lid: u16,
     pub(crate) qp_num: u32,
     pub(crate) psn: u32,
+    #[serde(with = "gid_as_text")]
     pub(crate) gid: Gid,
+}
+
+mod gid_as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use uverbs::Gid;
+
+    pub(super) fn serialize<S: Serializer>(gid: &Gid, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(gid)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Gid, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|_| D::Error::custom(format_args!("{text} is no GID")))
+    }
 }
 
 impl Endpoint {

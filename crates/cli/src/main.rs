@@ -1,5 +1,6 @@
 //! `uverbs`: lists and inspects RDMA devices, makes soft ones, and exchanges messages over them.
 
+mod bench;
 mod connect;
 mod counters;
 mod devices;
@@ -46,6 +47,9 @@ enum Command {
     /// Exchange messages with another end, as ibv_rc_pingpong and its kin do.
     #[command(subcommand)]
     Pingpong(pingpong::Command),
+    /// Measure latency and bandwidth, as perftest does.
+    #[command(subcommand)]
+    Bench(bench::Command),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Link(command) => link::run(command, arguments.json),
         Command::Counters(command) => counters::run(command, arguments.json),
         Command::Pingpong(command) => pingpong::run(command, arguments.json),
+        Command::Bench(command) => bench::run(command, arguments.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

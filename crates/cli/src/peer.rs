@@ -2,9 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::net::sockopt;
 use uverbs::IpFamily;
 
 /// A TCP connection to the other end.
@@ -47,6 +50,11 @@ impl Peer {
 
     pub(crate) fn new(stream: TcpStream, address: SocketAddr, timeout: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
+        // A host that has gone without a word is found out, also by an end that only waits.
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, timeout.min(Duration::from_secs(32767)))?;
+        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
+        sockopt::set_tcp_keepcnt(&stream, 3)?;
         let family = if address.ip().to_canonical().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
         Self::with_name(stream, address.to_string(), family, timeout)
     }
@@ -54,6 +62,17 @@ impl Peer {
     fn with_name(stream: TcpStream, name: String, family: IpFamily, timeout: Duration) -> Result<Self> {
         stream.set_write_timeout(Some(timeout))?;
         Ok(Self { stream, name, family, timeout })
+    }
+
+    /// Two ends in this process.
+    pub(crate) fn pair(timeout: Duration) -> Result<[Self; 2]> {
+        let (one, other) = UnixStream::pair()?;
+        let peer = |socket| {
+            // It is used as any socket of a stream can be.
+            let stream = TcpStream::from(OwnedFd::from(socket));
+            Self::with_name(stream, "the other end".to_owned(), IpFamily::V4, timeout)
+        };
+        Ok([peer(one)?, peer(other)?])
     }
 
     /// The address family that the ends talk in.
@@ -64,6 +83,31 @@ impl Peer {
     /// Who it is.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it has sent something, or closed the connection.
+    pub(crate) fn has_spoken(&self) -> Result<bool> {
+        self.stream.set_nonblocking(true)?;
+        let seen = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false)?;
+        match seen {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(false)
+            }
+            // Receiving tells an error too.
+            _ => Ok(true),
+        }
+    }
+
+    /// Waits until it has sent something or closed the connection, however long that takes.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.stream.set_read_timeout(None)?;
+        while let Err(error) = self.stream.peek(&mut [0]) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error).with_context(|| format!("receiving from {}", self.name));
+            }
+        }
+        Ok(())
     }
 
     /// Sends all of `bytes`.

@@ -70,7 +70,7 @@ pub(crate) struct Options {
     #[arg(short, long)]
     chk: bool,
     /// Give up when nothing has happened for this many seconds.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
 

@@ -1,0 +1,154 @@
+//! What the ends tell each other over TCP.
+//!
+//! A message is a head of 24 bytes, which says what and which version this is and how long the rest is, and JSON. The client says
+//! hello, the server welcomes it when it is connected, the client is ready then. After each run both say what they have sent when it
+//! has completed, and what they have seen when all has arrived. An end that fails says why, at any time.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Test;
+use super::report::Row;
+use crate::connect::Endpoint;
+use crate::peer::Peer;
+
+const NAME: &str = "uverbs bench ";
+const VERSION: u32 = 1;
+/// `uverbs bench 1 00001234` and a newline.
+const HEAD: usize = 24;
+/// More than ten thousands of QPs take.
+const LONGEST: usize = 64 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    Hello {
+        test: Test,
+        end: Told,
+    },
+    Welcome(Told),
+    Ready,
+    /// So many messages, all complete.
+    Sent {
+        messages: u64,
+    },
+    Done {
+        received: u64,
+        row: Option<Row>,
+    },
+    Failed {
+        reason: String,
+    },
+}
+
+/// What an end tells of itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// Its QPs.
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Its largest path MTU in bytes.
+    pub(super) mtu: u32,
+    /// Where to write, read or add.
+    pub(super) address: u64,
+    pub(super) rkey: u32,
+    /// RDMA reads and atomics that may be under way to it.
+    pub(super) reads: u8,
+}
+
+impl Message {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Welcome(_) => "welcome",
+            Self::Ready => "ready",
+            Self::Sent { .. } => "sent",
+            Self::Done { .. } => "done",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
+    pub(super) fn send(&self, peer: &mut Peer) -> Result<()> {
+        let body = serde_json::to_vec(self)?;
+        let mut bytes = format!("{NAME}{VERSION} {:08}\n", body.len()).into_bytes();
+        bytes.extend(body);
+        peer.send(&bytes)
+    }
+
+    /// The next message, if it is no failure.
+    pub(super) fn receive(peer: &mut Peer, awaited: &str) -> Result<Self> {
+        let mut head = [0; HEAD];
+        peer.receive(&mut head, awaited)?;
+        let length = parse_head(&head).with_context(|| format!("{} is no uverbs bench", peer.name()))?;
+        let mut body = vec![0; length];
+        peer.receive(&mut body, awaited)?;
+        let message = serde_json::from_slice(&body);
+        match message.with_context(|| format!("{} sends what cannot be understood", peer.name()))? {
+            Self::Failed { reason } => bail!("{}: {reason}", peer.name()),
+            message => Ok(message),
+        }
+    }
+
+    /// The message that is not in its turn.
+    pub(super) fn out_of_turn<T>(&self, peer: &Peer) -> Result<T> {
+        bail!("{} says \"{}\" out of turn", peer.name(), self.name())
+    }
+}
+
+fn parse_head(head: &[u8; HEAD]) -> Result<usize> {
+    let text = String::from_utf8_lossy(head);
+    let Some(rest) = text.strip_prefix(NAME) else { bail!("it sent {text:?}") };
+    let (version, length) = rest.trim_end().split_once(' ').unwrap_or_default();
+    ensure!(version == VERSION.to_string(), "it speaks version {version:?}, this is version {VERSION}");
+    let length = length.parse().ok().filter(|length| *length <= LONGEST);
+    length.with_context(|| format!("it sent {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pair() -> [Peer; 2] {
+        Peer::pair(Duration::from_millis(100)).unwrap()
+    }
+
+    fn refusal(bytes: &[u8]) -> String {
+        let [mut one, mut other] = pair();
+        one.send(bytes).unwrap();
+        format!("{:#}", Message::receive(&mut other, "said hello").unwrap_err())
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_in_order() {
+        let [mut one, mut other] = pair();
+        Message::Sent { messages: u64::MAX }.send(&mut one).unwrap();
+        Message::Ready.send(&mut one).unwrap();
+        let first = Message::receive(&mut other, "").unwrap();
+        assert!(matches!(first, Message::Sent { messages: u64::MAX }), "{first:?}");
+        let second = Message::receive(&mut other, "").unwrap();
+        assert!(matches!(second, Message::Ready), "{second:?}");
+        assert!(second.out_of_turn::<()>(&other).unwrap_err().to_string().contains("\"ready\" out of turn"));
+    }
+
+    #[test]
+    fn failures_carry_their_reason() {
+        let [mut one, mut other] = pair();
+        Message::Failed { reason: "EINVAL: no".to_owned() }.send(&mut one).unwrap();
+        assert_eq!(Message::receive(&mut other, "").unwrap_err().to_string(), "the other end: EINVAL: no");
+    }
+
+    #[test]
+    fn others_are_told_apart() {
+        let pingpong = refusal(b"0000:000011:abcdef:00000000000000000000ffffc0a84d01\0");
+        assert!(pingpong.contains("the other end is no uverbs bench: it sent \"0000:000011"), "{pingpong}");
+        assert!(refusal(b"uverbs bench 2 00000002\n{}").contains("version \"2\", this is version 1"));
+        assert!(refusal(b"uverbs bench 1 0000000x\n").contains("it sent"));
+        assert!(refusal(b"uverbs bench 1 99999999\n").contains("it sent"));
+        assert!(refusal(b"uverbs bench 1 00000002\n{}").contains("cannot be understood"));
+        assert!(refusal(b"uverbs ben").contains("sends nothing: it has not said hello"));
+        let [one, mut other] = pair();
+        drop(one);
+        let closed = Message::receive(&mut other, "said hello").unwrap_err().to_string();
+        assert_eq!(closed, "the other end closed the connection before it said hello");
+    }
+}
