@@ -7,7 +7,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::plan::Test;
+use super::agreed::Test;
 use super::report::Row;
 use crate::connect::Endpoint;
 use crate::peer::Peer;

@@ -1,11 +1,15 @@
 //! `uverbs bench`: latency and bandwidth of operations, with the options, columns and units of perftest.
 
+mod agreed;
 mod end;
 mod exchange;
+mod limits;
 mod options;
 mod plan;
 mod report;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod traffic;
 mod watch;
 
@@ -19,9 +23,11 @@ pub(crate) use options::Command;
 
 use crate::connect::{Endpoint, Route, announce, open, own_gid};
 use crate::peer::Peer;
+use agreed::{Role, Test};
 use end::End;
 use exchange::{Message, Told};
-use plan::{Limits, Plan, Role, Test};
+use limits::Limits;
+use plan::Plan;
 use report::{Printer, TestInfo, Unit};
 
 pub(crate) fn run(command: &Command, json: bool) -> Result<()> {

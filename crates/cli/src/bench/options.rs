@@ -9,14 +9,20 @@ use uverbs::{Mtu, QueuePairType};
 
 use crate::connect::parse_mtu;
 
+/// What a server takes from its client.
+const AGREEMENT: &str = "The client decides about -c, -s, -a, -n, -D, -m, -q and -b. A server needs none of them; if it is given one, it has \
+                         to be the same. All others are of one end. Both print the same results.";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Latency in µs, one operation at a time: as ib_send_lat and its kin.
     ///
     /// Of a send or write it is half of the time that a message and its answer take, of a read or atomic the time until it has
     /// completed.
+    #[command(after_help = AGREEMENT)]
     Lat(Latency),
     /// Bandwidth and message rate, with many operations under way: as ib_send_bw and its kin.
+    #[command(after_help = AGREEMENT)]
     Bw(Bandwidth),
 }
 
@@ -64,8 +70,6 @@ pub(crate) struct Queues {
     pub(super) report_gbits: bool,
 }
 
-/// The client decides about -s, -a, -n, -D, -c, -m, -q and -b: a server needs none of them, and ends with an error if it is given
-/// another value.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Operation to measure.

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::agreed::Role;
 use super::end::End;
 use super::exchange::Message;
 use super::options::{Kind, Verb};
-use super::plan::Role;
 use super::report::{DurationRow, Rates, Row};
 use super::stats::{Latencies, Timeline};
 use super::watch::Watch;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use super::agreed::Test;
 use super::exchange::Message;
-use super::plan::Test;
 use crate::peer::Peer;
 
 /// Polls that find nothing, or rounds of a loop, between two looks.

@@ -1,0 +1,248 @@
+//! `uverbs bench` on devices inside its process, as anybody and anywhere. Times are not asserted, numbers of operations are.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
+    let words = ["bench", "-d", "soft0", "--loopback"];
+    // The operation is named before the options.
+    let mut line = line.split_whitespace();
+    let (kind, verb) = (line.next().unwrap(), line.next().unwrap());
+    command.args([words[0], kind, verb]).args(&words[1..]).args(line);
+    command.output().unwrap()
+}
+
+fn succeeds(line: &str) -> String {
+    let output = bench(line);
+    assert!(output.status.success() && output.stderr.is_empty(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(&succeeds(&format!("{line} --json"))).unwrap()
+}
+
+/// The only result.
+fn result(line: &str) -> Value {
+    let json = json(line);
+    assert_eq!(json["results"].as_array().unwrap().len(), 1, "{line}: {json}");
+    json["results"][0].clone()
+}
+
+#[track_caller]
+fn fails(line: &str, wanted: &[&str]) {
+    let output = bench(line);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{line}: {text}");
+    assert!(text.starts_with("uverbs: ") && text.lines().count() == 1, "{line}: {text:?}");
+    for wanted in wanted {
+        assert!(text.contains(wanted), "{line}: {text:?} does not name {wanted:?}");
+    }
+}
+
+/// Every operation and what carries it.
+const CARRIED: [(&str, &[&str]); 4] =
+    [("send", &["RC", "UC", "UD"]), ("write", &["RC", "UC"]), ("read", &["RC"]), ("atomic", &["RC"])];
+
+fn for_all(mut check: impl FnMut(&str, &str)) {
+    for (verb, connections) in CARRIED {
+        connections.iter().for_each(|connection| check(verb, connection));
+    }
+}
+
+#[test]
+fn latency_of_every_operation_over_every_connection() {
+    for_all(|verb, connection| {
+        let size = if verb == "atomic" { 8 } else { 700 };
+        let json = json(&format!("lat {verb} -c {connection} -n 200 -s {size}"));
+        assert_eq!(json["test_info"]["Connection_type"], connection);
+        assert_eq!(json["test_info"]["Device"], "soft0");
+        let result = &json["results"][0];
+        assert_eq!((&result["MsgSize"], &result["n_iterations"]), (&size.into(), &200.into()));
+        let time = |key: &str| result[key].as_f64().unwrap_or_else(|| panic!("{key}: {result}"));
+        let quantiles = ["t_min", "t_typical", "percentile_99", "percentile_99.9", "t_max"].map(time);
+        assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{result}");
+        assert!(time("t_avg") >= time("t_min") && time("t_stdev") >= 0.0, "{result}");
+    });
+}
+
+#[test]
+fn bandwidth_of_every_operation_over_every_connection() {
+    for_all(|verb, connection| {
+        let size = if verb == "atomic" { 8 } else { 512 };
+        let json = json(&format!("bw {verb} -c {connection} -n 500 -s {size} -q 3"));
+        assert_eq!(json["test_info"]["Number_of_qps"], 3);
+        let result = &json["results"][0];
+        assert_eq!((&result["MsgSize"], &result["n_iterations"]), (&size.into(), &1500.into()));
+        let rate = |key: &str| result[key].as_f64().unwrap();
+        assert!(rate("BW_average") > 0.0 && rate("BW_peak") >= rate("BW_average"), "{result}");
+        let bandwidth = rate("MsgRate") * 1e6 * f64::from(size) / f64::from(1 << 20);
+        assert!((rate("BW_average") / bandwidth - 1.0).abs() < 1e-6, "{result}");
+        // What may be lost is told.
+        let received = result.get("n_received").map(|received| received.as_u64().unwrap());
+        match (verb, connection) {
+            ("send", "UC" | "UD") => assert!((1..=1500).contains(&received.unwrap()), "{result}"),
+            _ => assert_eq!(received, None),
+        }
+    });
+}
+
+#[test]
+fn events_instead_of_polling() {
+    for_all(|verb, connection| {
+        let bandwidth = result(&format!("bw {verb} -c {connection} -n 300 -e -s 8"));
+        assert_eq!(bandwidth["n_iterations"], 300, "{verb} {connection}");
+        if verb != "write" {
+            let latency = result(&format!("lat {verb} -c {connection} -n 50 -e -s 8"));
+            assert_eq!(latency["n_iterations"], 50, "{verb} {connection}");
+        }
+    });
+}
+
+/// However lists and moderation divide the queue, nothing waits for a completion that there is not.
+#[test]
+fn lists_and_moderation_of_any_size_come_to_an_end() {
+    for line in [
+        "-t 1",
+        "-t 2 -Q 2",
+        "-t 5 -l 3 -Q 4",
+        "-t 5 -l 5 -Q 5",
+        "-t 128 -l 64 -Q 100",
+        "-t 128 -l 127 -Q 128",
+        "-t 128 -l 7",
+        "-t 100 -Q 99",
+        "-t 3 -l 2 -Q 1 -q 5",
+        "-t 600 -n 10",
+        "-r 1 -n 50",
+        "-r 2 -q 2",
+        "-I 64",
+        "-b -t 7 -l 2 -Q 3",
+        "-b -q 3 -r 5",
+    ] {
+        for verb in ["send", "write"] {
+            let is_given = |option: &str| line.split_whitespace().any(|word| word == option);
+            if verb == "write" && is_given("-r") {
+                continue;
+            }
+            let count = if is_given("-n") { "" } else { "-n 333" };
+            let json = json(&format!("bw {verb} -s 64 {count} {line}"));
+            let number_of = |words: &str, default: u64| {
+                let mut words = words.split_whitespace();
+                words.find(|word| *word == "-n").and_then(|_| words.next()?.parse().ok()).unwrap_or(default)
+            };
+            let qps = json["test_info"]["Number_of_qps"].as_u64().unwrap();
+            assert_eq!(json["results"][0]["n_iterations"], number_of(line, 333) * qps, "{verb} {line}");
+        }
+    }
+}
+
+#[test]
+fn durations_end_with_everything_complete() {
+    for line in
+        ["bw send -D 1", "bw write -D 1 -s 64 -q 3 -l 5 -Q 13", "bw send -D 1 -b -s 64", "bw read -D 1 -s 8"]
+    {
+        let json = json(line);
+        assert_eq!(json["test_info"]["Duration"], 1);
+        let result = &json["results"][0];
+        assert!(
+            result["n_iterations"].as_u64() > Some(0) && result["BW_average"].as_f64() > Some(0.0),
+            "{result}"
+        );
+        assert_eq!(result["BW_peak"], 0.0);
+    }
+    for line in ["lat send -D 1", "lat write -D 1", "lat atomic -D 1", "lat send -c UD -D 1"] {
+        let result = result(line);
+        let number = |key: &str| result[key].as_f64().unwrap();
+        assert!(number("n_iterations") > 0.0 && result.get("t_typical").is_none(), "{result}");
+        let parts = if line.contains("atomic") { 1.0 } else { 2.0 };
+        assert!((number("tps_average") * number("t_avg") * parts / 1e6 - 1.0).abs() < 1e-6, "{result}");
+    }
+}
+
+#[test]
+fn all_sizes_up_to_the_largest() {
+    for (line, largest) in
+        [("bw write -n 3", 1 << 23), ("lat send -n 3 -c UD", 1024), ("lat write -n 3", 1 << 23)]
+    {
+        let json = json(&format!("{line} -a"));
+        let sizes: Vec<_> =
+            json["results"].as_array().unwrap().iter().map(|row| row["MsgSize"].as_u64().unwrap()).collect();
+        let expected: Vec<u64> = (1..).map(|power| 1 << power).take_while(|size| *size <= largest).collect();
+        assert_eq!(sizes, expected, "{line}");
+        assert!(json["results"].as_array().unwrap().iter().all(|row| row["n_iterations"] == 3), "{json}");
+    }
+}
+
+#[test]
+fn histograms_count_every_latency() {
+    for line in ["lat send -n 300 --histogram", "lat read -D 1 --histogram"] {
+        let result = result(line);
+        let buckets = result["histogram"].as_array().unwrap();
+        let counts = buckets.iter().map(|bucket| bucket["count"].as_u64().unwrap());
+        assert_eq!(Some(counts.sum()), result["n_iterations"].as_u64(), "{result}");
+        let bounds: Vec<_> = buckets.iter().map(|bucket| bucket["up_to_usec"].as_f64().unwrap()).collect();
+        assert!(bounds.is_sorted(), "{result}");
+    }
+    assert_eq!(result("lat send -n 10").get("histogram"), None);
+    let shown = succeeds("lat send -n 300 -s 16 --histogram");
+    let (_, histogram) = shown.split_once("\n 16 bytes\n up to[usec]       count\n").unwrap();
+    let counts = histogram.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), 300, "{shown}");
+}
+
+#[test]
+fn tables_have_the_columns_of_perftest() {
+    let columns = |line: &str| {
+        let shown = succeeds(line);
+        let mut lines = shown.lines().skip_while(|line| !line.starts_with(" #bytes"));
+        let names: Vec<_> =
+            lines.next().unwrap().split("  ").filter(|name| !name.is_empty()).map(str::trim).collect();
+        let values: Vec<_> = lines.next().unwrap().split_whitespace().collect();
+        assert_eq!(names.len(), values.len(), "{shown}");
+        (names.join(","), values.join(","))
+    };
+    let (names, values) = columns("lat send -n 20");
+    assert_eq!(
+        names,
+        "#bytes,#iterations,t_min[usec],t_max[usec],t_typical[usec],t_avg[usec],t_stdev[usec],\
+         99% percentile[usec],99.9% percentile[usec]"
+    );
+    assert!(values.starts_with("2,20,"), "{values}");
+    assert_eq!(columns("lat send -D 1").0, "#bytes,#iterations,t_avg[usec],tps average");
+    let (names, values) = columns("bw write -n 20 -s 4096");
+    assert_eq!(names, "#bytes,#iterations,BW peak[MiB/sec],BW average[MiB/sec],MsgRate[Mpps]");
+    assert!(values.starts_with("4096,20,"), "{values}");
+    let (names, _) = columns("bw write -n 20 --report_gbits");
+    assert_eq!(names, "#bytes,#iterations,BW peak[Gb/sec],BW average[Gb/sec],MsgRate[Mpps]");
+    assert!(succeeds("bw send -b -l 2 -n 4").contains(" Send Bidirectional Post List BW Test\n"));
+    assert!(succeeds("lat atomic -n 4").contains(" Atomic FETCH_AND_ADD Latency Test\n"));
+    // 10^9 bits in place of 2^20 bytes.
+    let gigabits = result("bw write -n 100 -N -s 65536 --report_gbits");
+    let (average, rate) = (gigabits["BW_average"].as_f64().unwrap(), gigabits["MsgRate"].as_f64().unwrap());
+    assert!((average / (rate * 65536.0 * 8.0 / 1e3) - 1.0).abs() < 1e-6, "{gigabits}");
+    assert_eq!(gigabits["BW_peak"], 0.0);
+}
+
+/// One CQ of a benchmark was overrun by more than a thousand QPs: linux-rdma/perftest#54.
+#[test]
+fn a_thousand_queue_pairs_on_one_cq_lose_nothing() {
+    for line in ["bw send -n 40 -s 64", "bw write -n 40 -s 64 -Q 8 -t 16", "bw send -n 20 -s 64 -b"] {
+        let result = result(&format!("{line} -q 1001"));
+        let count: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+        assert_eq!(result["n_iterations"], count * 1001, "{line}");
+    }
+    let wanted = ["EINVAL", "--qp 1001 with --rx-depth 512", "a CQ of soft0 has 32767"];
+    fails("bw send -q 1001 -s 64 -r 512", &wanted);
+    fails("bw write -q 1001 -s 64 -Q 1", &["EINVAL", "--qp 1001", "--tx-depth 128 and --cq-mod 1", "32767"]);
+}
+
+#[test]
+fn what_the_device_cannot_is_refused() {
+    fails("lat send -I 100000", &["--inline_size 100000", "EINVAL", "soft0"]);
+    fails("lat send -c UD -s 1025", &["EINVAL", "--size 1025", "1024"]);
+    fails("lat send -x 60", &["ENODATA", "GID index 60"]);
+    fails("lat send -i 2", &["EINVAL", "port 2"]);
+    fails("bw send -c SRD", &["EOPNOTSUPP", "soft0"]);
+}
