@@ -53,13 +53,13 @@ crate::cases! {
 /// How long the program may take to end, on the busiest machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-fn start(arguments: &[&str]) -> Child {
+pub(crate) fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new("uverbs");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the program uverbs in the search path")
 }
 
-fn finish(mut child: Child) -> Output {
+pub(crate) fn finish(mut child: Child) -> Output {
     let deadline = Instant::now() + LIMIT;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
@@ -71,11 +71,11 @@ fn finish(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn uverbs(arguments: &[&str]) -> Output {
+pub(crate) fn uverbs(arguments: &[&str]) -> Output {
     finish(start(arguments))
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn succeeds(arguments: &[&str]) -> String {
 
 /// Ended with status 1 and one line that names all of these.
 #[track_caller]
-fn failed(output: &Output, wanted: &[&str]) {
+pub(crate) fn failed(output: &Output, wanted: &[&str]) {
     let line = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{line}");
     assert!(line.starts_with("uverbs: ") && line.trim_end().lines().count() == 1, "{line:?}");
@@ -120,7 +120,7 @@ fn words(arguments: &[String]) -> Vec<&str> {
 }
 
 /// A TCP port that nobody else uses.
-fn free_port() -> String {
+pub(crate) fn free_port() -> String {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
     listener.local_addr().unwrap().port().to_string()
 }
@@ -131,7 +131,11 @@ fn server(port: &str, more: &[&str]) -> Child {
 }
 
 fn server_of(kind: &str, port: &str, more: &[&str]) -> Child {
-    let child = start(&words(&ping_of(kind, &[&["-p", port], more].concat())));
+    listening(start(&words(&ping_of(kind, &[&["-p", port], more].concat()))), port)
+}
+
+/// The program, when it listens on a TCP port.
+pub(crate) fn listening(child: Child, port: &str) -> Child {
     let number: u16 = port.parse().unwrap();
     // As /proc/net/tcp6 has it: the local port in upper-case digits, and the state LISTEN.
     let entry = format!(":{number:04X} 00000000000000000000000000000000:0000 0A");

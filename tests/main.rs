@@ -11,6 +11,7 @@
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
 
 mod atomics;
+mod bench;
 mod channel;
 mod child;
 mod cli;
@@ -127,6 +128,7 @@ const MODULES: &[&[Case]] = &[
     mtu::CASES,
     rings::CASES,
     cli::CASES,
+    bench::CASES,
     counters::CASES,
     efa::CASES,
     efa_counters::CASES,
@@ -159,7 +161,7 @@ impl Case {
     /// Whether a device inside the process is nothing for it.
     fn is_of_the_kernel(&self) -> bool {
         // Discovery is by the kernel, and the program is another process.
-        [device::CASES, cli::CASES].iter().any(|cases| cases[0].module == self.module)
+        [device::CASES, cli::CASES, bench::CASES].iter().any(|cases| cases[0].module == self.module)
             || matches!(self.kind, Kind::Kernel | Kind::KernelAlone | Kind::KernelCounting)
     }
 

@@ -7,6 +7,8 @@ use uverbs::{AccessFlags, Mtu};
 use super::limits::Limits;
 use super::options::{Command, Connection, Kind, Verb};
 
+/// A test is shorter than this.
+pub(super) const MOST_SECONDS: u64 = 1_000_000;
 /// Bytes of an atomic operation.
 pub(super) const ATOMIC: u32 = 8;
 
@@ -71,6 +73,12 @@ impl Test {
         let (options, queues) = (command.options(), command.queues());
         let (own, theirs) = ((command.kind(), options.verb), (self.kind, self.verb));
         ensure!(own == theirs, "the client runs {} {}, the server {} {}", theirs.0, theirs.1, own.0, own.1);
+        let is_sound = !self.sizes.is_empty()
+            && !self.sizes.contains(&0)
+            && self.num_qp > 0
+            && self.mtu.is_none_or(|mtu| Mtu::from_bytes(mtu).is_some())
+            && self.duration.is_none_or(|seconds| seconds < MOST_SECONDS);
+        ensure!(is_sound, "EINVAL: the client asks for what cannot be: {self:?}");
         let differs = |option: &str, own: Option<String>, theirs: String| match own {
             Some(own) if own != theirs => {
                 bail!(

@@ -84,7 +84,8 @@ impl<'a> End<'a> {
         let lanes = [Ok(first)].into_iter().chain(others).collect::<uverbs::Result<_>>()?;
         let size = test.largest() as usize;
         let arrival = (size + HEADER).next_multiple_of(CACHE_LINE);
-        let region = domain.allocate(arrival + size, AccessFlags::LOCAL_WRITE | test.access())?;
+        let region = domain.allocate(arrival + size, AccessFlags::LOCAL_WRITE | test.access());
+        let region = region.with_context(|| format!("memory for {} over {}", test.verb, test.connection))?;
         let header = if test.connection == Connection::Ud { HEADER } else { 0 };
         let room = [region.sge(arrival - header..arrival + size)];
         Ok(Self {
@@ -94,7 +95,7 @@ impl<'a> End<'a> {
             cq,
             lanes,
             arrival,
-            message: vec![0; size],
+            message: vec![0; size.min(inline as usize)],
             inline,
             remote: RemoteMemory { address: 0, rkey: 0 },
             room,
@@ -192,24 +193,24 @@ impl<'a> End<'a> {
         mut timeline: Option<&mut Timeline>,
     ) -> Result<()> {
         let (plan, lane) = (self.plan, &mut self.lanes[index]);
+        if lane.next_list(plan, last).is_none() {
+            return Ok(());
+        }
         let sges = [self.region.sge(0..size as usize)];
-        let parts = [&self.message[..size as usize]];
+        let is_inline = size <= self.inline;
+        let parts = [if is_inline { &self.message[..size as usize] } else { &[] }];
         let request = SendRequest {
             wr_id: 0,
             operation: plan.operation(self.remote),
             flags: SendFlags::empty(),
-            payload: if size <= self.inline { Payload::Inline(&parts) } else { Payload::Sges(&sges) },
+            payload: if is_inline { Payload::Inline(&parts) } else { Payload::Sges(&sges) },
             destination: lane.to.as_ref().map(|(address, qp_num)| Destination {
                 address,
                 qp_num: *qp_num,
                 qkey: QKEY,
             }),
         };
-        loop {
-            let count = u64::from(plan.post_list).min(last - lane.posted) as u32;
-            if count == 0 || lane.under_way + count > plan.tx_depth {
-                return Ok(());
-            }
+        while let Some(count) = lane.next_list(plan, last) {
             if let Some(timeline) = &mut timeline {
                 timeline.posted.push((self.posted, Instant::now()));
             }
@@ -232,6 +233,7 @@ impl<'a> End<'a> {
             lane.under_way += count;
             self.posted += u64::from(count);
         }
+        Ok(())
     }
 
     /// Takes completions: whether there were any. Receives are posted again, some at a time.
@@ -316,6 +318,13 @@ impl Lane {
             Connection::Ud | Connection::Srd => ModifyQueuePair::datagram_init(plan.port, QKEY),
         })?;
         Ok(Self { qp, to: None, posted: 0, under_way: 0, silent: 0, used: 0 })
+    }
+
+    /// How many operations the next list has, if there is room for it and the one with the number `last` has not been posted.
+    #[inline]
+    fn next_list(&self, plan: &Plan, last: u64) -> Option<u32> {
+        let count = u64::from(plan.post_list).min(last - self.posted) as u32;
+        (count > 0 && self.under_way + count <= plan.tx_depth).then_some(count)
     }
 }
 

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use uverbs::{Mtu, QueuePairType};
 
+use super::agreed::MOST_SECONDS;
 use crate::connect::parse_mtu;
 
 /// What a server takes from its client.
@@ -107,7 +108,7 @@ pub(crate) struct Options {
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) iters: Option<u64>,
     /// Run for so many seconds, each size.
-    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
+    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = clap::value_parser!(u64).range(1..MOST_SECONDS))]
     pub(super) duration: Option<u64>,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 [default: the smaller active MTU of the two ports].
     #[arg(short, long, value_parser = parse_mtu)]

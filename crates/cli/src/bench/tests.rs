@@ -220,3 +220,32 @@ fn a_server_agrees_to_the_same_or_to_anything() {
         assert!(error.starts_with(wanted), "{client}; {server}: {error:?}");
     }
 }
+
+#[test]
+fn a_server_is_not_fooled() {
+    let command = parse("bw send").unwrap();
+    let sound = Test::new(&command, &limits()).unwrap();
+    for wrong in [
+        Test { sizes: vec![], ..sound.clone() },
+        Test { sizes: vec![4, 0], ..sound.clone() },
+        Test { num_qp: 0, ..sound.clone() },
+        Test { duration: Some(u64::MAX), ..sound.clone() },
+        Test { mtu: Some(1000), ..sound.clone() },
+    ] {
+        let error = wrong.agree(&command).unwrap_err().to_string();
+        assert!(error.starts_with("EINVAL: the client asks for what cannot be"), "{error}");
+    }
+    // It checks all else as a client does.
+    let served = |test| Plan::new(test, &command, &limits(), Role::Server).map_err(|error| error.to_string());
+    assert!(served(sound.clone()).is_ok());
+    assert!(
+        served(Test { verb: Verb::Read, connection: Connection::Ud, ..sound.clone() })
+            .unwrap_err()
+            .contains("UD")
+    );
+    assert!(served(Test { num_qp: u32::MAX, ..sound.clone() }).unwrap_err().contains("--qp 4294967295"));
+    assert!(
+        served(Test { sizes: vec![u32::MAX], ..sound.clone() }).unwrap_err().contains("--size 4294967295")
+    );
+    assert!(served(Test { mtu: Some(4096), ..sound }).unwrap_err().contains("--mtu 4096"));
+}
