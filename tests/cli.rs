@@ -257,6 +257,7 @@ fn wrong_usage_is_status_2() {
         &["pingpong", "srq", "-q", "256"],
         &["pingpong", "rc", "-i", "0"],
         &["pingpong", "rc", "host", "--loopback"],
+        &["pingpong", "rc", "--loopback", "--timeout", "18446744073709551615"],
         &["link", "add", "x", "rxe", "eth0"],
         &["nonesuch"],
     ] {

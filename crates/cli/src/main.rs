@@ -1,4 +1,4 @@
-//! `uverbs`: lists and inspects RDMA devices, makes soft ones, and exchanges messages over them.
+//! `uverbs`: lists and inspects RDMA devices, makes soft ones, exchanges messages over them, and measures them.
 
 mod bench;
 mod connect;
