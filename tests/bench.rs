@@ -260,8 +260,7 @@ fn a_peer_that_goes_is_missed() {
             let output = finish(stays);
             assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
             let reason = text(&output.stderr);
-            let known = ["closed the connection", "the peer does not answer", "receiving from"];
-            assert!(known.iter().any(|known| reason.contains(known)), "{line}: {reason}");
+            assert!(reason.contains("closed the connection"), "{line}: {reason}");
         }
     }
 }

@@ -91,23 +91,28 @@ impl Peer {
         let seen = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false)?;
         match seen {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(false)
-            }
-            // Receiving tells an error too.
-            _ => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            seen => self.is_there(seen),
         }
     }
 
     /// Waits until it has sent something or closed the connection, however long that takes.
     pub(crate) fn wait(&self) -> Result<()> {
         self.stream.set_read_timeout(None)?;
-        while let Err(error) = self.stream.peek(&mut [0]) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error).with_context(|| format!("receiving from {}", self.name));
-            }
-        }
+        while !self.is_there(self.stream.peek(&mut [0]))? {}
         Ok(())
+    }
+
+    /// Whether a look has found something. A connection that was reset is closed: that is told when it is read.
+    fn is_there(&self, seen: io::Result<usize>) -> Result<bool> {
+        match seen {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::ConnectionReset => Ok(true),
+                io::ErrorKind::Interrupted => Ok(false),
+                _ => Err(error).with_context(|| format!("receiving from {}", self.name)),
+            },
+        }
     }
 
     /// Sends all of `bytes`.
@@ -125,6 +130,9 @@ impl Peer {
                 Ok(0) => bail!("{} closed the connection before it {awaited}", self.name),
                 Ok(count) => bytes = &mut bytes[count..],
                 Err(error) => match error.kind() {
+                    io::ErrorKind::ConnectionReset => {
+                        bail!("{} closed the connection before it {awaited}", self.name)
+                    }
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if left.is_zero() => {
                         bail!("{} sends nothing: it has not {awaited}", self.name)

@@ -106,6 +106,7 @@ fn parse_head(head: &[u8; HEAD]) -> Result<usize> {
 mod tests {
     use std::time::Duration;
 
+    use super::super::report::Rates;
     use super::*;
 
     fn pair() -> [Peer; 2] {
@@ -135,6 +136,22 @@ mod tests {
         let [mut one, mut other] = pair();
         Message::Failed { reason: "EINVAL: no".to_owned() }.send(&mut one).unwrap();
         assert_eq!(Message::receive(&mut other, "").unwrap_err().to_string(), "the other end: EINVAL: no");
+    }
+
+    /// Both ends print the same.
+    #[test]
+    fn numbers_arrive_as_they_were() {
+        let [mut one, mut other] = pair();
+        for average in [0.022_250_163_483_076_194, 5.107_544_456_066_946, f64::MIN_POSITIVE, 1e300] {
+            let rates = Rates { size: 64, messages: 1, peak: None, average, received: None };
+            let row = Some(Row::Bandwidth(rates));
+            Message::Done { received: 1, row }.send(&mut one).unwrap();
+            let message = Message::receive(&mut other, "").unwrap();
+            let Message::Done { row: Some(Row::Bandwidth(arrived)), .. } = message else {
+                panic!("{message:?}")
+            };
+            assert_eq!(arrived, rates);
+        }
     }
 
     #[test]

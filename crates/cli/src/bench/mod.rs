@@ -15,9 +15,10 @@ mod watch;
 
 use std::io::Write;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use uverbs::{Context, GidEntry, RemoteMemory};
+use uverbs::{CompletionError, Context, GidEntry, RemoteMemory};
 
 pub(crate) use options::Command;
 
@@ -156,7 +157,8 @@ impl Bench<'_> {
         })?;
         let mut rows = Vec::new();
         for &size in &plan.test.sizes {
-            let row = traffic::run(&mut end, peer, size, options.timeout(), self.printer.has_table())?;
+            let row = traffic::run(&mut end, peer, size, options.timeout(), self.printer.has_table());
+            let row = row.map_err(|error| with_reason_of_peer(error, peer))?;
             self.printer.row(&row)?;
             rows.push(row);
         }
@@ -218,4 +220,23 @@ fn tell(outcome: Result<()>, peer: &mut Peer) -> Result<()> {
         _ = Message::Failed { reason: format!("{error:#}") }.send(peer);
     }
     outcome
+}
+
+/// An operation may have failed because the peer has: then what is known of that comes first.
+fn with_reason_of_peer(error: anyhow::Error, peer: &mut Peer) -> anyhow::Error {
+    if error.downcast_ref::<CompletionError>().is_none() {
+        return error;
+    }
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        match peer.has_spoken() {
+            Ok(true) => match Message::receive(peer, "was done") {
+                Ok(_) => {}
+                Err(reason) => return error.context(reason.to_string()),
+            },
+            Ok(false) => thread::sleep(Duration::from_millis(10)),
+            Err(reason) => return error.context(reason.to_string()),
+        }
+    }
+    error
 }
