@@ -308,8 +308,10 @@ fn latency_on_efa() {
             one_result(&json, 2, 20);
         }
     }
-    assert_eq!(loopback("lat send -n 5")["test_info"]["Connection_type"], "SRD");
-    assert_eq!(loopback("lat send -n 5")["test_info"]["Max_inline_data"], 32);
+    let about = &loopback("lat send -n 5")["test_info"];
+    assert_eq!(about["Connection_type"], "SRD");
+    assert_eq!((&about["Max_inline_data"], &about["TX_depth"]), (&32.into(), &1.into()));
+    assert_eq!(loopback("lat write -n 5")["test_info"]["test"], "RDMA_Write_imm Latency Test");
 }
 
 fn bandwidth_on_efa() {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::net::sockopt;
+use rustix::net::{RecvFlags, recv, sockopt};
 use uverbs::IpFamily;
 
 /// A TCP connection to the other end.
@@ -87,9 +87,8 @@ impl Peer {
 
     /// Whether it has sent something, or closed the connection.
     pub(crate) fn has_spoken(&self) -> Result<bool> {
-        self.stream.set_nonblocking(true)?;
-        let seen = self.stream.peek(&mut [0]);
-        self.stream.set_nonblocking(false)?;
+        let seen = recv(&self.stream, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let seen = seen.map(|(_, length)| length).map_err(io::Error::from);
         match seen {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             seen => self.is_there(seen),

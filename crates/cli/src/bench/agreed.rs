@@ -162,6 +162,7 @@ impl Test {
     pub(super) fn title(&self, post_list: u32) -> String {
         let verb = match self.verb {
             Verb::Send => "Send",
+            Verb::Write if self.has_immediate() => "RDMA_Write_imm",
             Verb::Write => "RDMA_Write",
             Verb::Read => "RDMA_Read",
             Verb::Atomic => "Atomic FETCH_AND_ADD",

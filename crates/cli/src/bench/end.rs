@@ -68,9 +68,9 @@ struct Lane {
 impl<'a> End<'a> {
     pub(super) fn new(plan: &'a Plan, context: &Context, domain: &ProtectionDomain) -> Result<Self> {
         let test = &plan.test;
-        let channel = plan.events.then(|| context.create_completion_channel()).transpose();
-        let channel = channel.context("--events")?;
-        let cq = context.create_completion_queue(plan.completions, channel.as_ref(), 0)?;
+        let channel = plan.events.then(|| context.create_completion_channel()).transpose()?;
+        let cq = context.create_completion_queue(plan.completions, channel.as_ref(), 0);
+        let cq = cq.context(if plan.events { "a CQ with --events" } else { "a CQ" })?;
         let mut inline = plan.inline;
         let first = match Lane::new(plan, domain, &cq, inline) {
             Err(error) if error.kind() == ErrorKind::InvalidInput && !plan.inline_asked && inline > 0 => {

@@ -28,6 +28,7 @@ use agreed::{Role, Test};
 use end::End;
 use exchange::{Message, Told};
 use limits::Limits;
+use options::{Connection, Kind};
 use plan::Plan;
 use report::{Printer, TestInfo, Unit};
 
@@ -175,7 +176,7 @@ impl Bench<'_> {
         let mtu = plan.mtu.min(peers_mtu);
         let size = plan.test.largest();
         ensure!(
-            plan.test.connection != options::Connection::Ud || self.limits.is_efa || size <= mtu.bytes(),
+            plan.test.connection != Connection::Ud || self.limits.is_efa || size <= mtu.bytes(),
             "EINVAL: --size {size} is more than a datagram to the peer, {mtu}"
         );
         let [own_reads, peers_reads] = self.limits.reads;
@@ -196,7 +197,8 @@ impl Bench<'_> {
             device: self.limits.name.clone(),
             num_qp: test.num_qp,
             connection: test.connection.to_string(),
-            transport: "IB",
+            // As perftest has it.
+            transport: if self.limits.is_efa { "Unknown" } else { "IB" },
             tx_depth: plan.tx_depth,
             rx_depth: plan.rx_depth,
             post_list: plan.post_list,
@@ -205,10 +207,10 @@ impl Bench<'_> {
             link,
             gid_index: route.gid.index,
             inline: carries.then(|| end.inline()),
-            reads: (!carries).then_some(route.reads[0]),
+            reads: (!carries && test.connection == Connection::Rc).then_some(route.reads[0]),
             events: plan.events,
             duration: test.duration,
-            unit: (test.kind == options::Kind::Bw).then(|| self.printer.unit.name()),
+            unit: (test.kind == Kind::Bw).then(|| self.printer.unit.name()),
         }
     }
 }

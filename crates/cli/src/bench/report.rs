@@ -172,7 +172,7 @@ pub(super) struct TestInfo {
     /// Bytes; of sends and writes.
     #[serde(rename = "Max_inline_data", skip_serializing_if = "Option::is_none")]
     pub(super) inline: Option<u32>,
-    /// Of reads and atomics.
+    /// Of reads and atomics over RC.
     #[serde(rename = "Outstand_reads", skip_serializing_if = "Option::is_none")]
     pub(super) reads: Option<u8>,
     #[serde(rename = "Events")]
