@@ -124,7 +124,7 @@ fn answer(end: &mut End<'_>, watch: &mut Watch<'_>, size: u32) -> Result<()> {
 /// The rate of operations on all QPs, as many under way as there is room for.
 fn stream(end: &mut End<'_>, watch: &mut Watch<'_>, size: u32) -> Result<Rates> {
     let (test, total) = (&end.plan.test, end.plan.test.operations());
-    let mut timeline = end.plan.peak.then(Timeline::default);
+    let mut timeline = end.plan.peak.then(|| Timeline::new(total));
     let start = Instant::now();
     let until = test.duration.map(|seconds| start + Duration::from_secs(seconds));
     let mut is_over = false;
