@@ -16,6 +16,8 @@ mod cq;
 mod device;
 mod events;
 mod faults;
+#[cfg(test)]
+mod fuzz;
 mod legacy;
 mod memory;
 mod methods;

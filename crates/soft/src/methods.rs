@@ -29,8 +29,13 @@ const METHODS: [&[Method]; 11] = [
     counter::METHODS,
 ];
 
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Method> {
+    METHODS.into_iter().flatten()
+}
+
 pub(crate) fn find(object: u16, method: u16) -> Option<&'static Method> {
-    METHODS.into_iter().flatten().find(|entry| (entry.object, entry.method) == (object, method))
+    all().find(|entry| (entry.object, entry.method) == (object, method))
 }
 
 /// Destroys the object that an attribute names.

@@ -30,6 +30,9 @@ use crate::table::{Handles, Kind, Object, Table};
 /// How often a reader that is slow is looked at.
 const SLOW_READER: Duration = Duration::from_millis(1);
 
+/// What the thread of a wire is called.
+pub(crate) const THREAD: &str = "uverbs-soft";
+
 /// What connects devices: those on one wire reach each other, and no others.
 #[derive(Clone, Debug)]
 pub struct Wire(Arc<Shared>);
@@ -126,7 +129,7 @@ impl Wire {
         let later = state.slow_reader || !state.timers.is_empty();
         if later && state.thread.is_none() && state.contexts.len() > 0 {
             let (shared, life) = (self.0.clone(), state.life);
-            let thread = std::thread::Builder::new().name("uverbs-soft".to_owned());
+            let thread = std::thread::Builder::new().name(THREAD.to_owned());
             // Without a thread, whoever waits goes on at the next doorbell.
             state.thread = thread.spawn(move || shared.go_on(life)).ok();
         } else if state.slow_reader || state.timers.first().copied() != next {
