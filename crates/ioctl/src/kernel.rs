@@ -125,7 +125,7 @@ unsafe impl Ioctl for VerbsIoctl<'_> {
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
-        RDMA_VERBS_IOCTL
+        RDMA_VERBS_IOCTL as Opcode
     }
 
     fn as_ptr(&mut self) -> *mut core::ffi::c_void {
