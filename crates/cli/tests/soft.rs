@@ -3,8 +3,13 @@
 use std::process::{Command, Output};
 
 fn uverbs(arguments: &[&str]) -> Output {
+    uverbs_with("2", arguments)
+}
+
+/// The program with as many devices in its lists.
+fn uverbs_with(count: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
-    command.args(arguments).env("UVERBS_SOFT", "2").output().unwrap()
+    command.args(arguments).env("UVERBS_SOFT", count).output().unwrap()
 }
 
 fn succeeds(arguments: &[&str]) -> String {
@@ -59,4 +64,25 @@ fn unknown_devices_are_named() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("no device soft;"), "{text}");
+}
+
+#[test]
+fn numbers_of_devices_that_make_no_sense_are_named() {
+    let listed = |count| {
+        let output = uverbs_with(count, &["devices", "--json"]);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    for count in ["two", "-1", "0x2", " 2", "1.0", "65", "1000000", "99999999999999999999999"] {
+        let (status, text) = listed(count);
+        assert_eq!(status, Some(1), "{count}: {text}");
+        assert!(
+            text.contains(&format!("UVERBS_SOFT={count:?} is no number of devices from 0 to 64")),
+            "{text}"
+        );
+    }
+    for (count, number) in [("", 0), ("0", 0), ("1", 1), ("64", 64)] {
+        let (status, text) = listed(count);
+        assert_eq!((status, text.matches("\"soft").count()), (Some(0), number), "{count}: {text}");
+    }
 }

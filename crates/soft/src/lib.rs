@@ -37,5 +37,5 @@ mod wire;
 pub use context::Opened;
 pub use device::{Device, Limits};
 pub use faults::Faults;
-pub use shared::{VARIABLE, device, devices};
+pub use shared::{MOST, device, devices};
 pub use wire::Wire;

@@ -7,11 +7,8 @@ use parking_lot::Mutex;
 use crate::device::Device;
 use crate::wire::Wire;
 
-/// Name of the environment variable that says how many devices there are to be in lists.
-pub const VARIABLE: &str = "UVERBS_SOFT";
-
-/// More than this are not listed.
-const MOST: usize = 64;
+/// How many devices there can be.
+pub const MOST: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -35,13 +32,12 @@ impl Shared {
     }
 }
 
-/// The devices `soft0`, `soft1` and so on that lists have: as many as the [environment variable](VARIABLE) says, up to 64. None without it.
-pub fn devices() -> Vec<Device> {
-    let count = std::env::var(VARIABLE).ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0);
-    Shared::get().first(MOST.min(count))
+/// The first `count` of the devices `soft0`, `soft1` and so on. `None` if that is more than [`MOST`].
+pub fn devices(count: usize) -> Option<Vec<Device>> {
+    (count <= MOST).then(|| Shared::get().first(count))
 }
 
-/// The device of that name, `soft0` to `soft63`, whether lists have it or not.
+/// The device of that name, `soft0` to `soft63`.
 pub fn device(name: &str) -> Option<Device> {
     let index: usize = name.strip_prefix("soft")?.parse().ok().filter(|index| *index < MOST)?;
     let device = Shared::get().first(index + 1).pop()?;

@@ -77,7 +77,7 @@ impl Device {
     /// crate. There may be none. Each call looks anew, so devices that come and go are seen.
     ///
     /// # Errors
-    /// Only those of sysfs, where netlink is not to be had either.
+    /// Those of sysfs, where netlink is not to be had either. With the feature `soft`, `EINVAL` if `UVERBS_SOFT` is no number of devices.
     pub fn list() -> Result<Vec<Self>> {
         Ok(Self::all()?.into_iter().filter(|device| device.usable().is_ok()).collect())
     }
@@ -108,7 +108,7 @@ impl Device {
         let devices = discovery::devices().map_err(|errno| Error::new("get_device_list", errno))?;
         let devices = devices.into_iter().map(Self::of_kernel);
         #[cfg(feature = "soft")]
-        let devices = devices.chain(uverbs_soft::devices().into_iter().map(Self::from));
+        let devices = devices.chain(crate::soft::listed()?.into_iter().map(Self::from));
         Ok(devices.collect())
     }
 
