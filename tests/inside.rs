@@ -229,67 +229,104 @@ fn requests_that_are_delayed_stay_in_order() {
     assert!(start.elapsed() >= 3 * time, "{:?}", start.elapsed());
 }
 
-/// Processor time that this process has taken.
-fn processor_time() -> Duration {
+/// Processor time that this process has taken, and how often a thread of it has gone to sleep.
+fn processor_time() -> (Duration, i64) {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = |value: TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
-    time(usage.user_time()) + time(usage.system_time())
+    (time(usage.user_time()) + time(usage.system_time()), usage.voluntary_context_switches())
 }
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
+/// Nothing runs but whoever calls this and sleeps.
+fn takes_no_time() {
+    let (before, sleeps_before) = processor_time();
+    std::thread::sleep(Duration::from_millis(500));
+    let (after, sleeps) = processor_time();
+    assert!(after - before < Duration::from_millis(10), "{:?}", after - before);
+    assert!(sleeps - sleeps_before <= 2, "{sleeps} after {sleeps_before}");
+}
+
 fn a_device_that_waits_takes_no_time() {
     let device = lonely();
     let before = threads();
-    let context = opened(&device);
-    let mut pair = Setup::default().pair_in(&context);
-    pair.works();
+    let contexts = [opened(&device), opened(&device)];
+    let setup = Setup { events: true, ..Setup::default() };
+    let mut pairs: Vec<_> = (0..8).map(|number| setup.pair_in(&contexts[number % 2])).collect();
+    for Pair { a, b } in &mut pairs {
+        b.receive(1, 0..8);
+        a.send(1, 0..8);
+        for end in [a, b] {
+            succeeded(&poll_for(&mut end.cq, 1));
+            end.receive(2, 0..8);
+            end.cq.arm(false).unwrap();
+        }
+    }
     // Nothing had to wait, so there is no thread.
     assert_eq!(threads(), before);
+    takes_no_time();
     // With a receive that comes later there is one, and it sleeps.
+    let mut pair = Setup::default().pair_in(&contexts[0]);
     pair.a.send(1, 0..8);
     pair.b.receive(2, 0..8);
     succeeded(&poll_for(&mut pair.b.cq, 1));
     assert_eq!(threads(), before + 1);
-    let start = processor_time();
-    std::thread::sleep(Duration::from_millis(500));
-    let taken = processor_time() - start;
-    assert!(taken < Duration::from_millis(50), "{taken:?}");
-    drop((pair, context));
+    takes_no_time();
+    drop((pairs, pair, contexts));
     wait_until("the thread's end", || threads() == before);
 }
 
-/// Opens the device and creates one of everything. Says how many calls that took.
+/// Opens the device, creates one of everything, and leaves work under way. Says how many calls that took.
 fn everything(device: &Device) -> uverbs::Result<u64> {
+    let threads_before = threads();
     let context = uverbs::Device::from(device.clone()).open()?;
-    let domain = context.alloc_protection_domain()?;
-    let region = domain.allocate(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
+    let events = context.async_events();
+    let domains = [context.alloc_protection_domain()?, context.alloc_protection_domain()?];
+    let domain = &domains[0];
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::MW_BIND;
+    let region = domain.allocate(4096, access)?;
+    let mut other = domain.allocate(4096, access)?;
+    other.reregister(Some(&domains[1]), None)?;
+    let unbound = domain.alloc_memory_window(MemoryWindowType::Type1)?;
     let window = domain.alloc_memory_window(MemoryWindowType::Type2)?;
     let channel = context.create_completion_channel()?;
     let mut cq = context.create_completion_queue(16, Some(&channel), 0)?;
     cq.resize(40)?;
+    cq.arm(false)?;
     let mut srq = domain.create_shared_receive_queue(8, 2)?;
     srq.resize(30)?;
     srq.set_limit(3)?;
+    srq.query()?;
     let init = QueuePairInit { shared_receive_queue: Some(&srq), ..QueuePairInit::reliable_connection(&cq) };
     let shared = domain.create_queue_pair(&init)?;
+    let unreliable = domain.create_queue_pair(&QueuePairInit::unreliable_connection(&cq))?;
     let capabilities = QueuePairCapabilities { max_send_wr: 30, max_recv_wr: 30, ..Default::default() };
     let init = QueuePairInit { capabilities, ..QueuePairInit::reliable_connection(&cq) };
     let mut qp = domain.create_queue_pair(&init)?;
     let mut datagrams = domain.create_queue_pair(&QueuePairInit::unreliable_datagram(&cq))?;
-    datagrams.attach_multicast("::ffff:239.1.2.3".parse().unwrap(), 0)?;
+    for group in ["::ffff:239.1.2.3", "ff0e::1"] {
+        datagrams.attach_multicast(group.parse().unwrap(), 0)?;
+    }
+    datagrams.detach_multicast("ff0e::1".parse().unwrap(), 0)?;
     let counter = context.create_completion_counter(CounterType::WorkRequests)?;
+    counter.set(7)?;
     qp.attach_completion_counter(&counter, uverbs::CounterOperations::SEND)?;
     let gid = context.routable_gid(PORT, None)?;
     let address = AddressVector::global(PORT, gid.gid, gid.index as u8);
     let handle = domain.create_address_handle(&address)?;
-    qp.modify(&ModifyQueuePair::init(PORT, AccessFlags::empty()))?;
+    qp.modify(&ModifyQueuePair::init(PORT, AccessFlags::REMOTE_WRITE))?;
     qp.modify(&ModifyQueuePair::ready_to_receive(address, qp.qp_num(), 0, Mtu::Bytes1024))?;
     qp.modify(&ModifyQueuePair::ready_to_send(0))?;
+    qp.query()?;
+    counter.read()?;
+    // The second waits for a receive, for which the device needs a thread.
+    let binding = window.binding(&region, 0..64, AccessFlags::REMOTE_WRITE)?;
+    qp.post_send_list(&[SendRequest::bind_memory_window(1, binding), SendRequest::send(2, &[])])?;
+    assert_eq!(threads(), threads_before + 1);
     let calls = device.calls();
-    drop((region, window, shared, handle));
+    drop((region, other, unbound, shared, unreliable, handle, events));
     Ok(calls)
 }
 
