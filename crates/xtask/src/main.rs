@@ -61,7 +61,7 @@ enum Task {
         /// Line of kernels
         #[arg(long, value_enum, default_value = "7.3")]
         kernel: Line,
-        /// How many machines `compare` boots, to see how far their ratios are apart
+        /// How many machines `compare` boots, to see how far their ratios are apart, and how many turns `soft` takes
         #[arg(long, default_value = "3")]
         runs: usize,
         /// How many pairs of each test `time` measures
@@ -76,6 +76,8 @@ enum Task {
     Demo,
     /// Check format, clippy's advice and documentation
     Lint,
+    /// Run the tests of the device inside the process with an address sanitizer
+    Sanitize,
     /// The part of `interop` that runs in the guest
     #[command(hide = true)]
     GuestInterop {
@@ -92,6 +94,8 @@ enum BenchPart {
     Compare,
     /// Time, in pairs of perftest and `uverbs bench`, into docs/benchmarks
     Time,
+    /// Ping-pongs on the device inside the process, beside soft-RoCE; it fails if that is not ten times as slow
+    Soft,
 }
 
 fn main() -> ExitCode {
@@ -120,9 +124,11 @@ fn run(task: Task) -> Result<u8> {
         Task::Bench { part: BenchPart::Check, kernel, .. } => bench::check(kernel)?,
         Task::Bench { part: BenchPart::Compare, kernel, runs, .. } => bench::compare(kernel, runs)?,
         Task::Bench { part: BenchPart::Time, kernel, pairs, .. } => bench::compare_time(kernel, pairs)?,
+        Task::Bench { part: BenchPart::Soft, kernel, runs, .. } => bench::soft(kernel, runs)?,
         Task::Abi => tasks::abi()?,
         Task::Porting => tasks::porting()?,
         Task::Lint => tasks::lint()?,
+        Task::Sanitize => tasks::sanitize()?,
         Task::GuestInterop { part } => interop::run_in_guest(part)?,
     }
     Ok(0)

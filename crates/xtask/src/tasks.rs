@@ -79,8 +79,45 @@ pub(crate) fn demo() -> Result<u8> {
 pub(crate) fn lint() -> Result<()> {
     host::run(&mut host::cargo(&["fmt", "--all", "--check"]))?;
     host::run(&mut host::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    // With the whole workspace, the library has the features that its tests have.
+    host::run(&mut host::cargo(&["clippy", "-p", "uverbs", "--", "-D", "warnings"]))?;
+    soft_is_asked_for()?;
     let mut doc = host::cargo(&["doc", "--workspace", "--no-deps"]);
     host::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Nothing of the device inside the process is compiled for a program that does not ask for the feature.
+fn soft_is_asked_for() -> Result<()> {
+    let has_soft = |features: &[&str]| {
+        let mut tree =
+            host::cargo(&["tree", "--package", "uverbs", "--edges", "normal,build", "--prefix", "none"]);
+        Ok::<_, anyhow::Error>(host::output(tree.args(features))?.contains("uverbs-soft "))
+    };
+    ensure!(!has_soft(&[])?, "uverbs depends on uverbs-soft without the feature");
+    ensure!(!has_soft(&["--features", "tokio"])?, "uverbs depends on uverbs-soft without the feature");
+    ensure!(has_soft(&["--features", "soft"])?, "uverbs does not depend on uverbs-soft with the feature");
+    Ok(())
+}
+
+/// Tests of the device inside the process, and all integration tests that run on it, with the compiler's address sanitizer.
+pub(crate) fn sanitize() -> Result<()> {
+    // They count mappings, and the sanitizer makes some of its own.
+    const COUNT_MAPPINGS: [&str; 4] = [
+        "memory::nothing_stays_pinned_or_mapped",
+        "inside::every_call_may_fail",
+        "inside::every_call_may_be_the_last",
+        "rings::vb_39_mappings_are_as_long_as_their_rings",
+    ];
+    let test = |arguments: &[&str]| {
+        let mut command = host::cargo(&["test", "--target-dir", "target/sanitize"]);
+        // The toolchain has the sanitizer, and says that its option may change. Our own flags, which make programs static, do not go with it.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        host::run(command.env("UVERBS_TEST_DEVICE", "soft0").args(arguments))
+    };
+    test(&["--package", "uverbs-soft", "--lib", "--", "--nocapture"])?;
+    let skipped = COUNT_MAPPINGS.iter().flat_map(|name| ["--skip", name]);
+    let integration = ["--package", "uverbs-tests", "--test", "integration", "--"];
+    test(&integration.into_iter().chain(skipped).collect::<Vec<_>>())
 }
 
 struct Step {

@@ -1,6 +1,7 @@
 //! What verbs cost in instructions, ours and the reference's, in the same virtual machine; and whether that is within bounds.
 
 mod chart;
+mod soft;
 mod wall_clock;
 
 use std::collections::BTreeMap;
@@ -199,6 +200,7 @@ fn report<T: DeserializeOwned>(vm: &mut Vm) -> Result<T> {
     serde_json::from_str(&text).with_context(|| format!("no report: {text}"))
 }
 
+pub(crate) use soft::compare as soft;
 pub(crate) use wall_clock::compare as compare_time;
 
 /// Fails if an operation that has a bound takes more.
