@@ -313,9 +313,9 @@ fn a_port_that_is_down_is_told() {
     let context = soft.device().open().unwrap();
     assert_eq!(context.query_port(PORT).unwrap().state, PortState::Active);
     assert_eq!(port_state(soft.name()), PortState::Active);
-    ip(&["link", "set", soft.netdev(), "down"]);
+    soft.set_link(false);
     wait_until("port down", || context.query_port(PORT).unwrap().state == PortState::Down);
     assert_eq!(port_state(soft.name()), PortState::Down);
-    ip(&["link", "set", soft.netdev(), "up"]);
+    soft.set_link(true);
     wait_until("port up", || context.query_port(PORT).unwrap().state == PortState::Active);
 }

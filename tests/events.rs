@@ -4,11 +4,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use uverbs::{
-    AccessFlags, AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents, Context, ErrorKind,
-    ModifyQueuePair, QueuePairInit, QueuePairState, ReceiveRequest, RemoteMemory, SendRequest,
+    AccessFlags, AddressVector, AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents, CompletionStatus,
+    Context, ErrorKind, ModifyQueuePair, Mtu, PortState, QueuePairInit, QueuePairState, QueuePairType,
+    ReceiveRequest, RemoteMemory, SendRequest,
 };
 
-use crate::common::{DEADLINE, End, MOMENT, Pair, Setup, open, poll_for, refused, succeeded, wait_until};
+use crate::common::{
+    DEADLINE, End, MOMENT, PORT, Pair, Setup, open, own_gid, poll_for, poll_for_none, refused, succeeded,
+    wait_until,
+};
 use crate::lifetime::kernel_version;
 use crate::soft::{SoftDevice, ip};
 
@@ -22,7 +26,9 @@ crate::cases! {
     Shared the_last_wqe_of_a_queue_pair_with_an_srq;
     Shared an_access_violation_names_its_queue_pair;
     Shared a_drained_send_queue_says_so;
-    Kernel ports_go_down_and_up_and_gids_change;
+    Kernel gids_change;
+    Shared ports_go_down_and_up;
+    Shared nothing_goes_out_of_a_port_that_is_down;
     Unplugging the_last_event_of_a_device;
 }
 
@@ -253,17 +259,59 @@ fn a_drained_send_queue_says_so() {
     assert_eq!(a.qp.query().unwrap().state, QueuePairState::SendQueueDrained);
 }
 
-fn ports_go_down_and_up_and_gids_change() {
+fn gids_change() {
+    let soft = SoftDevice::new();
+    let events = soft.device().open().unwrap().async_events();
+    ip(&["address", "add", "192.168.79.1/24", "dev", soft.netdev()]);
+    assert_eq!(event_of(&events, AsyncEventType::GidChange).element(), AsyncEventElement::Port(1));
+}
+
+fn ports_go_down_and_up() {
     let soft = SoftDevice::new();
     let context = soft.device().open().unwrap();
     let events = context.async_events();
-    let port = |kind| assert_eq!(event_of(&events, kind).element(), AsyncEventElement::Port(1));
-    ip(&["address", "add", "192.168.79.1/24", "dev", soft.netdev()]);
-    port(AsyncEventType::GidChange);
-    ip(&["link", "set", soft.netdev(), "down"]);
-    port(AsyncEventType::PortError);
-    ip(&["link", "set", soft.netdev(), "up"]);
-    port(AsyncEventType::PortActive);
+    for (up, kind, state) in [
+        (false, AsyncEventType::PortError, PortState::Down),
+        (true, AsyncEventType::PortActive, PortState::Active),
+    ] {
+        soft.set_link(up);
+        assert_eq!(event_of(&events, kind).element(), AsyncEventElement::Port(1));
+        wait_until("the port's state", || context.query_port(PORT).unwrap().state == state);
+    }
+}
+
+/// What has to go out fails at once, and its QP with it. What has been connected before works again when the port is up.
+fn nothing_goes_out_of_a_port_that_is_down() {
+    let soft = SoftDevice::new();
+    let context = soft.device().open().unwrap();
+    let mut pairs = [QueuePairType::ReliableConnection, QueuePairType::UnreliableConnection].map(|kind| {
+        let setup = Setup { kind, ..Setup::default() };
+        [setup.pair_in(&context), setup.pair_in(&context)]
+    });
+    let gid = own_gid(&context);
+    let events = context.async_events();
+    soft.set_link(false);
+    drop(event_of(&events, AsyncEventType::PortError));
+    for [Pair { a, b }, _] in &mut pairs {
+        b.receive(1, 0..8);
+        a.send(2, 0..8);
+        let status = poll_for(&mut a.cq, 1)[0].status();
+        assert!(
+            [CompletionStatus::LOC_QP_OP_ERR, CompletionStatus::WR_FLUSH_ERR].contains(&status),
+            "{status:?}"
+        );
+        assert_eq!(a.qp.query().unwrap().state, QueuePairState::Error);
+        poll_for_none(&mut b.cq);
+    }
+    let mut end = Setup::default().end(&context);
+    end.qp.modify(&ModifyQueuePair::init(PORT, AccessFlags::empty())).unwrap();
+    let address = AddressVector::global(PORT, gid.gid, gid.index as u8);
+    let change = ModifyQueuePair::ready_to_receive(address, 17, 0, Mtu::Bytes1024);
+    refused(end.qp.modify(&change), Errno::ENETUNREACH, &["no route to"]);
+    soft.set_link(true);
+    drop(event_of(&events, AsyncEventType::PortActive));
+    pairs.iter_mut().for_each(|[_, untried]| untried.works());
+    end.qp.modify(&change).unwrap();
 }
 
 fn the_last_event_of_a_device() {

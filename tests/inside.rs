@@ -21,6 +21,7 @@ use crate::common::{
 crate::cases! {
     Shared devices_on_a_wire_reach_each_other;
     Shared devices_on_other_wires_do_not;
+    Shared a_peer_whose_link_is_down_does_not_answer;
     Shared limits_are_those_that_were_asked_for;
     Shared what_is_lost_is_sent_again;
     Shared what_is_lost_too_often_fails;
@@ -41,10 +42,9 @@ fn lonely() -> Device {
     Device::new(&Wire::new(), "lonely")
 }
 
-fn devices_on_a_wire_reach_each_other() {
-    let wire = Wire::new();
-    let contexts = ["one", "two"].map(|name| opened(&Device::new(&wire, name)));
-    let setup = Setup::default();
+/// A pair with an end on each of two devices of a wire.
+fn pair_across(devices: &[Device; 2], setup: &Setup) -> Pair {
+    let contexts = devices.each_ref().map(opened);
     let [mut a, mut b] = contexts.each_ref().map(|context| setup.end(context));
     let gids = contexts.each_ref().map(own_gid);
     assert_ne!(gids[0].gid, gids[1].gid);
@@ -56,7 +56,42 @@ fn devices_on_a_wire_reach_each_other() {
         end.qp.modify(&ModifyQueuePair::ready_to_receive(address, peer, 0, Mtu::Bytes1024)).unwrap();
         end.qp.modify(&setup.ready_to_send()).unwrap();
     }
-    Pair { a, b }.works();
+    Pair { a, b }
+}
+
+fn two_on_a_wire() -> [Device; 2] {
+    let wire = Wire::new();
+    ["one", "two"].map(|name| Device::new(&wire, name))
+}
+
+fn devices_on_a_wire_reach_each_other() {
+    pair_across(&two_on_a_wire(), &Setup::default()).works();
+}
+
+fn a_peer_whose_link_is_down_does_not_answer() {
+    let devices = two_on_a_wire();
+    let mut patient = pair_across(&devices, &Setup { timeout: 12, ..Setup::default() });
+    let mut hasty = pair_across(&devices, &Setup { timeout: 8, retry_count: 1, ..Setup::default() });
+    devices[1].set_link(false);
+    for Pair { a, b } in [&mut patient, &mut hasty] {
+        b.receive(1, 0..8);
+        a.send(2, 0..8);
+    }
+    assert_eq!(poll_for(&mut hasty.a.cq, 1)[0].status(), CompletionStatus::RETRY_EXC_ERR);
+    poll_for_none(&mut patient.a.cq);
+    poll_for_none(&mut patient.b.cq);
+    devices[1].set_link(true);
+    assert_eq!(succeeded(&poll_for(&mut patient.a.cq, 1)), [2]);
+    assert_eq!(succeeded(&poll_for(&mut patient.b.cq, 1)), [1]);
+    // Nobody answers for its address either.
+    devices[1].set_link(false);
+    let context = opened(&devices[0]);
+    let mut end = Setup::default().end(&context);
+    end.qp.modify(&ModifyQueuePair::init(PORT, AccessFlags::empty())).unwrap();
+    let address =
+        AddressVector::global(PORT, own_gid(&opened(&devices[1])).gid, own_gid(&context).index as u8);
+    let change = ModifyQueuePair::ready_to_receive(address, 17, 0, Mtu::Bytes1024);
+    refused(end.qp.modify(&change), Errno::ETIMEDOUT, &["no neighbour answers"]);
 }
 
 fn devices_on_other_wires_do_not() {

@@ -11,8 +11,8 @@ use tokio::time::{sleep, timeout};
 use uverbs::tokio::{CompletionStream, EventStream};
 use uverbs::{AsyncEventElement, AsyncEventType, ErrorKind, ReceiveRequest, SendRequest, WorkCompletion};
 
-use crate::common::{DEADLINE, End, MOMENT, Pair, Setup, device_is_soft, open, refused, succeeded};
-use crate::soft::{SoftDevice, ip};
+use crate::common::{DEADLINE, End, MOMENT, Pair, Setup, open, refused, succeeded};
+use crate::soft::SoftDevice;
 
 crate::cases! {
     Shared vb_01_a_task_misses_no_completion;
@@ -227,10 +227,8 @@ fn events_of_ports_and_the_end_of_a_device() {
         let mut events = EventStream::new(context.async_events()).unwrap();
         assert!(timeout(MOMENT, events.next()).await.is_err());
         let port = AsyncEventElement::Port(1);
-        if !device_is_soft() {
-            ip(&["link", "set", soft.netdev(), "down"]);
-        }
-        while !device_is_soft() {
+        soft.set_link(false);
+        loop {
             let event = next(&mut events).await.unwrap();
             assert_eq!(event.element(), port);
             if event.kind() == AsyncEventType::PortError {

@@ -98,6 +98,14 @@ impl SoftDevice {
         Socket::open().unwrap().resources(index).unwrap().into_iter().collect()
     }
 
+    /// Takes its interface down or up, or what stands for it.
+    pub(crate) fn set_link(&self, up: bool) {
+        match &self.inside {
+            Some(inside) => inside.borrow().set_link(up),
+            None => ip(&["link", "set", &self.netdev, if up { "up" } else { "down" }]),
+        }
+    }
+
     /// Gives the device another name.
     pub(crate) fn rename(&mut self, name: &str) {
         rename(self.device().index().unwrap(), name);

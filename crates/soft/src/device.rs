@@ -79,6 +79,8 @@ pub(crate) struct Hca {
     pub(crate) calls: u64,
     /// It has been taken away.
     pub(crate) gone: bool,
+    /// Nothing goes out of its port, and nothing comes in.
+    pub(crate) down: bool,
 }
 
 /// Where messages go.
@@ -99,7 +101,8 @@ impl Hca {
         let mut mapped = [0; 16];
         let [.., high, low] = (number as u32).to_be_bytes();
         mapped[10..].copy_from_slice(&[0xff, 0xff, 192, 168, 77_u8.wrapping_add(high), low]);
-        Self { guid, gids: [link_local, mapped], limits, faults: Faults::new(0), calls: 0, gone: false }
+        let gids = [link_local, mapped];
+        Self { guid, gids, limits, faults: Faults::new(0), calls: 0, gone: false, down: false }
     }
 
     fn entry(&self, index: usize) -> Option<GidEntry> {
@@ -116,6 +119,11 @@ impl Hca {
             gid_type: gid_type::ROCE_V2,
             netdev_ifindex: 0,
         })
+    }
+
+    /// Whether anything that is sent to it arrives.
+    pub(crate) fn is_reached(&self) -> bool {
+        !self.gone && !self.down
     }
 
     pub(crate) fn gid(&self, index: u8) -> Option<[u8; 16]> {
@@ -159,19 +167,23 @@ impl Hca {
     }
 
     fn port(&self) -> QueryPortRespEx {
+        let (state, phys_state) = match self.down {
+            true => (port_state::DOWN, port_phys_state::DISABLED),
+            false => (port_state::ACTIVE, port_phys_state::LINK_UP),
+        };
         QueryPortRespEx {
             legacy_resp: QueryPortResp {
                 port_cap_flags: (PortCapFlags::CM_SUP | PortCapFlags::IP_BASED_GIDS).bits(),
                 max_msg_sz: 1 << 31,
                 gid_tbl_len: GID_TABLE_LENGTH,
                 pkey_tbl_len: PARTITION_KEYS,
-                state: port_state::ACTIVE as u8,
+                state: state as u8,
                 max_mtu: mtu::MTU_4096 as u8,
                 active_mtu: mtu::MTU_1024 as u8,
                 max_vl_num: 1,
                 active_width: port_width::WIDTH_1X as u8,
                 active_speed: port_speed::SDR as u8,
-                phys_state: port_phys_state::LINK_UP as u8,
+                phys_state: phys_state as u8,
                 link_layer: link_layer::ETHERNET as u8,
                 flags: QueryPortFlags::GRH_REQUIRED.bits(),
                 ..Default::default()
@@ -299,10 +311,13 @@ impl State {
         if is_v4(&own) != is_v4(dgid) {
             return Err(Errno::EINVAL);
         }
+        if self.hca(device).down {
+            return Err(Errno::ENETUNREACH);
+        }
         if is_group(dgid) {
             return Ok(Place::Group(*dgid));
         }
-        let place = self.devices.iter().position(|hca| !hca.gone && hca.gids.contains(dgid));
+        let place = self.devices.iter().position(|hca| hca.is_reached() && hca.gids.contains(dgid));
         place.map(Place::Device).ok_or(Errno::ETIMEDOUT)
     }
 }
@@ -365,6 +380,13 @@ impl Device {
     /// Takes it away, as if it had been unplugged: open contexts read one event of that, and everything in them gives `EIO`.
     pub fn remove(&self) {
         self.wire.with(|state| state.remove_device(self.index));
+    }
+
+    /// Takes its link down or up, as a soft-RoCE device's when its network interface goes down or up: open contexts read an event of the
+    /// port. While it is down, requests for peers fail with [`LOC_QP_OP_ERR`](uverbs_uapi::values::wc_status::LOC_QP_OP_ERR), and their QP
+    /// with them; connecting is `ENETUNREACH`; what peers send is lost.
+    pub fn set_link(&self, up: bool) {
+        self.wire.with(|state| state.set_link(self.index, up));
     }
 
     /// How many objects there are on it, of all contexts, by kind: `pd`, `mr`, `mw`, `cq`, `srq`, `qp`, `ah`, `comp_cntr`, and `ctx` for the

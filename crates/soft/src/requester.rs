@@ -169,6 +169,7 @@ impl State {
             {
                 return End::Stuck;
             }
+            _ if self.hca(qp.device).down => return End::Failed(wc_status::LOC_QP_OP_ERR),
             _ => {}
         }
         let into = matches!(
@@ -366,12 +367,13 @@ impl State {
         };
         match place {
             Place::Device(device) if ud.remote_qpn != MULTICAST_QPN => {
-                let there = self.qps.get(ud.remote_qpn).is_some_and(|qp| takes(qp, device));
+                let there = self.hca(device).is_reached()
+                    && self.qps.get(ud.remote_qpn).is_some_and(|qp| takes(qp, device));
                 there.then_some(ud.remote_qpn).into_iter().collect()
             }
             Place::Group(gid) if ud.remote_qpn == MULTICAST_QPN => {
                 let member = |(number, qp): (&u32, &Qp)| {
-                    let there = qp.is_in(&gid) && !self.hca(qp.device).gone;
+                    let there = qp.is_in(&gid) && self.hca(qp.device).is_reached();
                     (there && takes(qp, qp.device)).then_some(*number)
                 };
                 self.qps.iter().filter_map(member).collect()
@@ -387,6 +389,7 @@ impl State {
                 && peer.peer == Some(Place::Device(qp.device))
                 && peer.kind == qp.kind
                 && peer.takes_messages()
+                && self.hca(peer.device).is_reached()
         })
     }
 }

@@ -283,6 +283,18 @@ impl State {
         }
     }
 
+    /// Takes a device's link down or up.
+    pub(crate) fn set_link(&mut self, device: usize, up: bool) {
+        const PORT: u64 = 1;
+        let was_up = !std::mem::replace(&mut self.devices[device].down, !up);
+        if was_up != up {
+            let event = if up { event_type::PORT_ACTIVE } else { event_type::PORT_ERR };
+            for context in self.contexts_of(device) {
+                self.tell_context(context, None, PORT, event);
+            }
+        }
+    }
+
     /// How many objects of each kind a device has.
     pub(crate) fn resources(&self, device: usize) -> BTreeMap<&'static str, u64> {
         let mut found: BTreeMap<_, _> = Kind::ALL.into_iter().map(|kind| (kind.name(), 0)).collect();

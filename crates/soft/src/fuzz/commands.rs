@@ -160,7 +160,8 @@ impl<'a> Thread<'a> {
                         *self.common.contexts[slot].lock().unwrap() = Arc::new(new);
                     }
                 }
-                1..10 => self.device().set_faults(self.faults()),
+                1..8 => self.device().set_faults(self.faults()),
+                8..10 => self.device().set_link(self.random.u8(..4) > 0),
                 10..20 => drop((self.device().resources(), self.device().calls())),
                 20..60 => {
                     let qp = self.handle(&context, Kind::Qp);
