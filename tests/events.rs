@@ -1,12 +1,13 @@
 //! Asynchronous events: of ports, of the device, and of objects.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use uverbs::{
     AccessFlags, AddressVector, AsyncEvent, AsyncEventElement, AsyncEventType, AsyncEvents, CompletionStatus,
-    Context, ErrorKind, ModifyQueuePair, Mtu, PortState, QueuePairInit, QueuePairState, QueuePairType,
-    ReceiveRequest, RemoteMemory, SendRequest,
+    Context, ErrorKind, GidEntry, ModifyQueuePair, Mtu, PortState, QueuePairInit, QueuePairState,
+    QueuePairType, ReceiveRequest, RemoteMemory, SendRequest,
 };
 
 use crate::common::{
@@ -14,7 +15,7 @@ use crate::common::{
     wait_until,
 };
 use crate::lifetime::kernel_version;
-use crate::soft::{SoftDevice, ip};
+use crate::soft::SoftDevice;
 
 crate::cases! {
     Shared vb_04_the_file_is_nonblocking;
@@ -26,7 +27,7 @@ crate::cases! {
     Shared the_last_wqe_of_a_queue_pair_with_an_srq;
     Shared an_access_violation_names_its_queue_pair;
     Shared a_drained_send_queue_says_so;
-    Kernel gids_change;
+    Shared gids_change;
     Shared ports_go_down_and_up;
     Shared nothing_goes_out_of_a_port_that_is_down;
     Unplugging the_last_event_of_a_device;
@@ -261,9 +262,15 @@ fn a_drained_send_queue_says_so() {
 
 fn gids_change() {
     let soft = SoftDevice::new();
-    let events = soft.device().open().unwrap().async_events();
-    ip(&["address", "add", "192.168.79.1/24", "dev", soft.netdev()]);
+    let context = soft.device().open().unwrap();
+    let events = context.async_events();
+    let before = context.gid_table().unwrap();
+    let address = Ipv4Addr::new(192, 168, 79, 1);
+    soft.add_address(address);
     assert_eq!(event_of(&events, AsyncEventType::GidChange).element(), AsyncEventElement::Port(1));
+    let has_it = |entries: &[GidEntry]| entries.iter().any(|entry| entry.gid.to_ipv4() == Some(address));
+    wait_until("the new GID", || has_it(&context.gid_table().unwrap()));
+    assert!(!has_it(&before));
 }
 
 fn ports_go_down_and_up() {

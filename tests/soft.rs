@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -96,6 +97,14 @@ impl SoftDevice {
         }
         let index = self.device().index().unwrap();
         Socket::open().unwrap().resources(index).unwrap().into_iter().collect()
+    }
+
+    /// Gives its interface another address, or what stands for it.
+    pub(crate) fn add_address(&self, address: Ipv4Addr) {
+        match &self.inside {
+            Some(inside) => inside.borrow().add_address(address),
+            None => ip(&["address", "add", &format!("{address}/24"), "dev", &self.netdev]),
+        }
     }
 
     /// Takes its interface down or up, or what stands for it.

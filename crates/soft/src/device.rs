@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use uverbs_ioctl::{Errno, Result};
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
@@ -71,8 +72,8 @@ impl Default for Limits {
 #[derive(Debug)]
 pub(crate) struct Hca {
     guid: u64,
-    /// Made from a link-local IPv6 address and from an IPv4 address, in this order.
-    gids: [[u8; 16]; 2],
+    /// Made from a link-local IPv6 address and from an IPv4 address, in this order, and from what has been added.
+    gids: Vec<[u8; 16]>,
     pub(crate) limits: Limits,
     pub(crate) faults: Faults,
     /// Commands and mappings so far.
@@ -98,10 +99,9 @@ impl Hca {
         let mut link_local = [0; 16];
         link_local[..2].copy_from_slice(&[0xfe, 0x80]);
         link_local[8..].copy_from_slice(&guid.to_be_bytes());
-        let mut mapped = [0; 16];
         let [.., high, low] = (number as u32).to_be_bytes();
-        mapped[10..].copy_from_slice(&[0xff, 0xff, 192, 168, 77_u8.wrapping_add(high), low]);
-        let gids = [link_local, mapped];
+        let address = Ipv4Addr::new(192, 168, 77_u8.wrapping_add(high), low);
+        let gids = vec![link_local, address.to_ipv6_mapped().octets()];
         Self { guid, gids, limits, faults: Faults::new(0), calls: 0, gone: false, down: false }
     }
 
@@ -128,6 +128,15 @@ impl Hca {
 
     pub(crate) fn gid(&self, index: u8) -> Option<[u8; 16]> {
         self.gids.get(usize::from(index)).copied()
+    }
+
+    /// Says whether it is a new one, for which there is room.
+    pub(crate) fn add_gid(&mut self, gid: [u8; 16]) -> bool {
+        let new = !self.gids.contains(&gid) && self.gids.len() < GID_TABLE_LENGTH as usize;
+        if new {
+            self.gids.push(gid);
+        }
+        new
     }
 
     fn attributes(&self) -> QueryDeviceResp {
@@ -387,6 +396,12 @@ impl Device {
     /// with them; connecting is `ENETUNREACH`; what peers send is lost.
     pub fn set_link(&self, up: bool) {
         self.wire.with(|state| state.set_link(self.index, up));
+    }
+
+    /// Adds an IPv4 address, as to the network interface of a soft-RoCE device: open contexts read an event of the GIDs that have changed.
+    /// An address that it has changes nothing.
+    pub fn add_address(&self, address: Ipv4Addr) {
+        self.wire.with(|state| state.add_gid(self.index, address.to_ipv6_mapped().octets()));
     }
 
     /// How many objects there are on it, of all contexts, by kind: `pd`, `mr`, `mw`, `cq`, `srq`, `qp`, `ah`, `comp_cntr`, and `ctx` for the

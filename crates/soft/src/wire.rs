@@ -285,13 +285,23 @@ impl State {
 
     /// Takes a device's link down or up.
     pub(crate) fn set_link(&mut self, device: usize, up: bool) {
-        const PORT: u64 = 1;
         let was_up = !std::mem::replace(&mut self.devices[device].down, !up);
         if was_up != up {
-            let event = if up { event_type::PORT_ACTIVE } else { event_type::PORT_ERR };
-            for context in self.contexts_of(device) {
-                self.tell_context(context, None, PORT, event);
-            }
+            self.tell_of_port(device, if up { event_type::PORT_ACTIVE } else { event_type::PORT_ERR });
+        }
+    }
+
+    /// Gives a device another GID.
+    pub(crate) fn add_gid(&mut self, device: usize, gid: [u8; 16]) {
+        if self.devices[device].add_gid(gid) {
+            self.tell_of_port(device, event_type::GID_CHANGE);
+        }
+    }
+
+    fn tell_of_port(&mut self, device: usize, event: u32) {
+        const PORT: u64 = 1;
+        for context in self.contexts_of(device) {
+            self.tell_context(context, None, PORT, event);
         }
     }
 
