@@ -59,9 +59,9 @@ impl State {
         Ok(())
     }
 
-    /// Executes requests until there is none, or one has to wait.
+    /// Executes the requests that there are, until one has to wait.
     pub(crate) fn run(&mut self, number: u32) {
-        loop {
+        for _ in 0..self.posted(number) {
             let Some(qp) = self.qps.get_mut(number) else { return };
             match qp.state {
                 qp_state::RTS => {}
@@ -145,9 +145,16 @@ impl State {
 
     /// Completes all requests of a QP in error.
     pub(crate) fn flush_sends(&mut self, number: u32) {
-        while let Some(wqe) = self.qps.get(number).and_then(|qp| qp.sends.front::<SendWqe>()) {
+        for _ in 0..self.posted(number) {
+            let Some(wqe) = self.qps.get(number).and_then(|qp| qp.sends.front::<SendWqe>()) else { return };
             self.finish(number, &wqe, wc_status::WR_FLUSH_ERR);
         }
+    }
+
+    /// Requests in a send queue. Who executes or flushes them does not go on with those that the user posts meanwhile: there may be no end
+    /// to them, and a doorbell comes for them.
+    fn posted(&self, number: u32) -> u32 {
+        self.qps.get(number).map_or(0, |qp| qp.sends.count())
     }
 
     fn execute(&mut self, number: u32, wqe: &SendWqe) -> End {

@@ -104,3 +104,8 @@ fn rings_with_anything_in_them_lead_nowhere() {
 fn traffic_on_a_bad_wire_is_whole() {
     generate("traffic", 30_000, traffic::round);
 }
+
+#[test]
+fn a_ring_that_never_runs_empty_holds_nobody_up() {
+    watched("endless", 0, rings::endless);
+}

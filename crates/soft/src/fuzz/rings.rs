@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use uverbs_ioctl::{Doorbell, Transport, calls};
-use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
+use uverbs_uapi::ioctl_verbs::{AccessFlags, QpAttachCompCntrOps, comp_cntr_entry, qp_type};
 use uverbs_uapi::rxe::{
     CreateAhResp, MmapInfo, ModifySrqCmd, ResizeCqResp, SendWr, SendWrAtomic, SendWrFlush, SendWrMw,
     SendWrRdma, SendWrUd, Sge,
@@ -441,4 +441,44 @@ fn a_message_arrives(device: &Device) {
     assert_eq!(found, [(1, wc_status::SUCCESS), (2, wc_status::SUCCESS)]);
     drop(context);
     assert_eq!(memory, [7, 7]);
+}
+
+/// A doorbell executes what is there, in a QP that works and in one that does not, and not what another thread goes on and on to post.
+pub(super) fn endless(_: u64) -> u64 {
+    const ENOUGH: u64 = 100_000;
+    let device = Device::new(&Wire::new(), "hostile");
+    let context = open(&device).unwrap();
+    let pd = calls::invoke(&context, &AllocPd::default()).unwrap().pd_handle;
+    let cq = create_cq(&context, 7);
+    let qp = create_qp(&context, (pd, cq.handle, None), qp_type::UC, 1000);
+    let counter = calls::create_comp_cntr(&context).unwrap();
+    calls::attach_comp_cntr(&context, qp.handle, counter, QpAttachCompCntrOps::RDMA_WRITE.bits()).unwrap();
+    let gid = gid(&device);
+    connect(&context, qp.handle, qp_type::UC, gid, qp.number).unwrap();
+    let (ring, stop) = (qp.ring.unwrap(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // As many as there is room for. Nothing but zeros is a write of nothing.
+                let last = ring.consumer().load(Ordering::Relaxed).wrapping_sub(1);
+                ring.producer().store(last, Ordering::Release);
+            }
+        });
+        let executed = |entry| calls::read_comp_cntr(&context, counter, entry).unwrap();
+        for (state, entry) in [(qp_state::RTS, comp_cntr_entry::COMP), (qp_state::ERR, comp_cntr_entry::ERR)]
+        {
+            if state == qp_state::ERR {
+                let request = step(qp.handle, gid, qp.number, state, QpAttrMask::empty());
+                calls::invoke(&context, &request).unwrap();
+            }
+            while executed(entry) < ENOUGH {
+                let before = executed(entry);
+                context.doorbell(Doorbell::Send { qp: qp.handle }).unwrap();
+                let executed = executed(entry) - before;
+                assert!(executed <= 1023, "{executed} of a ring for 1023");
+            }
+        }
+    });
+    2 * ENOUGH
 }
