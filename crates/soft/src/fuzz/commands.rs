@@ -162,7 +162,10 @@ impl<'a> Thread<'a> {
                 }
                 1..8 => self.device().set_faults(self.faults()),
                 8..10 => self.device().set_link(self.random.u8(..4) > 0),
-                10..20 => drop((self.device().resources(), self.device().calls())),
+                10..20 => {
+                    drop((self.device().resources(), self.device().calls()));
+                    continue;
+                }
                 20..60 => {
                     let qp = self.handle(&context, Kind::Qp);
                     let _ = context.opened.doorbell(Doorbell::Send { qp });
@@ -175,8 +178,10 @@ impl<'a> Thread<'a> {
                     let (offset, length) = (self.random.u64(..1 << 20), self.random.usize(..1 << 16));
                     let _ = context.opened.map(offset & !0xfff, length);
                 }
-                100..130 => self.scribble(&context),
-                130..150 => self.connect(&context),
+                100..130 if !self.scribble(&context) => continue,
+                100..130 => {}
+                130..150 if !self.connect(&context) => continue,
+                130..150 => {}
                 150..500 => self.legacy(&context),
                 _ => self.method(&context),
             }
@@ -210,15 +215,17 @@ impl<'a> Thread<'a> {
         }
     }
 
-    fn connect(&mut self, context: &Shared) {
+    /// Says whether there are QPs.
+    fn connect(&mut self, context: &Shared) -> bool {
         let qps = context.qps.lock().unwrap().clone();
-        if let (Some((qp, kind, _)), Some((_, _, peer))) =
-            (self.random.choice(&qps), self.random.choice(&qps))
-        {
-            let gid = gid(self.device());
-            // The QP may be gone by now.
-            let _ = connect(&context.opened, *qp, *kind, gid, *peer);
-        }
+        let (Some((qp, kind, _)), Some((_, _, peer))) = (self.random.choice(&qps), self.random.choice(&qps))
+        else {
+            return false;
+        };
+        let gid = gid(self.device());
+        // The QP may be gone by now.
+        let _ = connect(&context.opened, *qp, *kind, gid, *peer);
+        true
     }
 
     /// A small number mostly.
@@ -230,12 +237,12 @@ impl<'a> Thread<'a> {
         }
     }
 
-    fn scribble(&mut self, context: &Shared) {
+    /// Says whether there is a ring.
+    fn scribble(&mut self, context: &Shared) -> bool {
         let rings = context.rings.lock().unwrap();
-        if !rings.is_empty() {
-            let ring = &rings[self.random.usize(..rings.len())];
-            (0..8).for_each(|_| ring.scribble(&mut self.random));
-        }
+        let ring = self.random.choice(&*rings);
+        ring.into_iter().for_each(|ring| (0..8).for_each(|_| ring.scribble(&mut self.random)));
+        ring.is_some()
     }
 
     fn file(&mut self, context: &Shared) -> Value {

@@ -9,20 +9,28 @@ mod rings;
 mod traffic;
 mod user;
 
+use std::collections::BTreeMap;
+use std::fmt::Arguments;
+use std::io::Write;
 use std::panic::resume_unwind;
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::wire::Wire;
 
 const VARIABLE: &str = "UVERBS_TEST_FUZZ";
+
+/// The seeds of rounds.
+static UNDER_WAY: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
 /// A round takes much less, however slow the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes rounds from one seed after the other, until there have been enough operations.
-fn generate(name: &str, default: u64, round: fn(u64) -> u64) {
+fn generate(name: &'static str, default: u64, round: fn(u64) -> u64) {
     let text = std::env::var(VARIABLE).unwrap_or_else(|_| default.to_string());
     let (operations, seed) = text.split_once(':').unwrap_or((&text, "0"));
     let number = |text: &str| text.parse::<u64>().expect("UVERBS_TEST_FUZZ=OPERATIONS or OPERATIONS:SEED");
@@ -39,8 +47,9 @@ fn generate(name: &str, default: u64, round: fn(u64) -> u64) {
 }
 
 /// Runs a round in a thread of its own, so that one that hangs is noticed.
-fn watched(name: &str, seed: u64, round: fn(u64) -> u64) -> u64 {
+fn watched(name: &'static str, seed: u64, round: fn(u64) -> u64) -> u64 {
     let (sender, receiver) = channel();
+    UNDER_WAY.lock().insert(name, seed);
     let thread = std::thread::spawn(move || sender.send(round(seed)));
     let again = format!("{name}: seed {seed}: {VARIABLE}=1:{seed} begins with it");
     match receiver.recv_timeout(PATIENCE) {
@@ -50,10 +59,16 @@ fn watched(name: &str, seed: u64, round: fn(u64) -> u64) -> u64 {
             resume_unwind(thread.join().unwrap_err());
         }
         Err(RecvTimeoutError::Timeout) => {
-            eprintln!("a round does not end; {again}");
-            std::process::abort();
+            end(format_args!("a round does not end; {again}"));
         }
     }
+}
+
+/// Ends the process, and says why where nothing keeps it back for the end of the test.
+fn end(why: Arguments<'_>) -> ! {
+    // It is the last word either way.
+    let _ = writeln!(std::io::stderr(), "{why}");
+    std::process::abort();
 }
 
 /// A device's own thread ends in silence if it panics: here it takes the process along.
@@ -64,7 +79,7 @@ fn notice_panics_of_devices() {
         std::panic::set_hook(Box::new(move |panic| {
             usual(panic);
             if std::thread::current().name() == Some(crate::wire::THREAD) {
-                std::process::abort();
+                end(format_args!("{panic}, with one of these seeds: {:?}", UNDER_WAY.lock()));
             }
         }));
     });
