@@ -7,7 +7,7 @@ use uverbs_uapi::user_verbs::{AhAttr, CreateAh, CreateAhResp};
 
 use crate::attributes::{Attributes, Form, must};
 use crate::context::Session;
-use crate::device::Place;
+use crate::device::{HOPS, Place};
 use crate::methods::{Method, destroy};
 use crate::table::Kind;
 use crate::wire::State;
@@ -39,9 +39,16 @@ impl Session<'_> {
         let pd = self.pd(request.pd_handle)?;
         let (device, route) = (self.device(), &attr.grh);
         let place = self.state.resolve(device, attr.is_global != 0, &route.dgid, route.sgid_index)?;
+        let mut attr = attr;
+        if let Place::Device(_) = place {
+            attr.grh.hop_limit = HOPS;
+        }
         let number = self.state.ahs.insert(|_| AddressHandle { pd, place, attr })?;
         self.state.use_pd(pd);
-        driver.output_if_wanted(attr::uhw::OUT, &rxe::CreateAhResp { ah_num: number, reserved: 0 })?;
+        // The driver leaves what is behind the number as it is.
+        if driver.length(attr::uhw::OUT) >= size_of::<rxe::CreateAhResp>() {
+            driver.output(attr::uhw::OUT, &number)?;
+        }
         Ok(CreateAhResp { ah_handle: self.handle(Kind::Ah, number) })
     }
 }

@@ -4,8 +4,10 @@ use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 
 use uverbs_ioctl::{Errno, Packet, Result};
 use uverbs_uapi::ioctl::{Attr, AttrFlags};
+use uverbs_uapi::ioctl_cmds::attr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::events::Use;
 use crate::table::{Handles, Kind};
 
 /// What a method says of an attribute.
@@ -23,13 +25,16 @@ pub(crate) enum Form {
     Handle(Kind),
     /// Room for a new handle or file.
     New,
-    /// An open file.
-    File,
+    /// An open file of events.
+    File(Use),
     /// A value of so many bytes; of at least so many, if it may be longer.
     In(usize),
     AtLeast(usize),
-    /// Room for a value of so many bytes at least.
+    /// A struct of so many bytes, with zeros behind it if it is longer.
+    Struct(usize),
+    /// Room for a value of so many bytes; for at least so many, if there may be more.
     Out(usize),
+    Room(usize),
     /// A number that is not larger.
     Constant(u64),
     /// Flags, of these.
@@ -53,7 +58,12 @@ pub(crate) struct Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// Checks a command against what its method takes, in the order in which the kernel does.
-    pub(crate) fn check(packet: &'a mut Packet, specs: &[Spec], handles: &Handles) -> Result<Self> {
+    pub(crate) fn check(
+        packet: &'a mut Packet,
+        specs: &[Spec],
+        handles: &Handles,
+        is_file: impl Fn(Use, RawFd) -> bool,
+    ) -> Result<Self> {
         let attributes = packet.attributes_mut();
         let mut seen = 0_u64;
         for attribute in attributes.iter() {
@@ -67,10 +77,22 @@ impl<'a> Attributes<'a> {
                 return Err(Errno::EINVAL);
             }
             seen |= 1 << place;
-            check_one(attribute, specs[place].form, handles)?;
+            check_one(attribute, specs[place].form, handles, &is_file)?;
         }
         let missing = |(place, spec): (usize, &Spec)| spec.mandatory && seen & (1 << place) == 0;
         if specs.iter().enumerate().any(missing) {
+            return Err(Errno::EINVAL);
+        }
+        // The kernel looks at values when it has all attributes.
+        let out_of_range = |spec: &Spec| {
+            let of_spec = attributes.iter().find(|attribute| attribute.attr_id == spec.id);
+            of_spec.is_some_and(|attribute| match spec.form {
+                Form::Constant(most) => attribute.data > most,
+                Form::Flags(known) => number(attribute) & !known != 0,
+                _ => false,
+            })
+        };
+        if specs.iter().any(out_of_range) {
             return Err(Errno::EINVAL);
         }
         Ok(Self { attributes })
@@ -106,16 +128,7 @@ impl<'a> Attributes<'a> {
 
     /// An input's bytes.
     pub(crate) fn bytes(&self, id: u16) -> Vec<u8> {
-        self.find(id).map_or_else(Vec::new, |attribute| {
-            let length = usize::from(attribute.len);
-            if length <= 8 {
-                return attribute.data.to_ne_bytes()[..length].to_vec();
-            }
-            let start = std::ptr::with_exposed_provenance::<u8>(attribute.data as usize);
-            // SAFETY: the method defines the attribute as an input (only such are read here), so whoever built the command gave a
-            // borrow of that length, which lives until the command is done.
-            unsafe { std::slice::from_raw_parts(start, length) }.to_vec()
-        })
+        self.find(id).map_or_else(Vec::new, bytes)
     }
 
     /// An input of that type. `ENOENT` if it is not there.
@@ -126,26 +139,50 @@ impl<'a> Attributes<'a> {
         T::read_from_prefix(&self.bytes(id)).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
     }
 
-    /// Writes an output, as much as there is room for. `ENOENT` if it is not there.
+    /// Writes an output, as much as there is room for; what room is left stays as it is. `ENOENT` if it is not there.
     pub(crate) fn output<T: IntoBytes + Immutable + ?Sized>(&mut self, id: u16, value: &T) -> Result<()> {
         let bytes = value.as_bytes();
         let attribute =
             self.attributes.iter_mut().find(|attribute| attribute.attr_id == id).ok_or(Errno::ENOENT)?;
-        let (room, copied) = (usize::from(attribute.len), bytes.len().min(attribute.len.into()));
+        let copied = bytes.len().min(attribute.len.into());
         let start = std::ptr::with_exposed_provenance_mut::<u8>(attribute.data as usize);
         // SAFETY: the method defines the attribute as an output (only such are written here), so whoever built the command gave an
         // exclusive borrow of that length, which lives until the command is done.
-        unsafe {
-            start.copy_from_nonoverlapping(bytes.as_ptr(), copied);
-            start.add(copied).write_bytes(0, room - copied);
-        }
+        unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), copied) };
         attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
         Ok(())
     }
 
-    /// The same, for one that the caller need not want.
+    /// What an output holds before it is written, for one that is written in part. `EINVAL` if it is shorter.
+    pub(crate) fn before<T: FromBytes>(&self, id: u16) -> Result<T> {
+        let attribute = self.find(id).ok_or(Errno::ENOENT)?;
+        if usize::from(attribute.len) < size_of::<T>() {
+            return Err(Errno::EINVAL);
+        }
+        let start = std::ptr::with_exposed_provenance::<T>(attribute.data as usize);
+        // SAFETY: an output is a borrow of that many bytes, as in `output`, and any bytes make a `T`.
+        Ok(unsafe { start.read_unaligned() })
+    }
+
+    /// Writes an output that may be longer here or there: zeros take up what room is left.
+    pub(crate) fn output_padded<T: IntoBytes + Immutable>(&mut self, id: u16, value: &T) -> Result<()> {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.resize(bytes.len().max(self.length(id)), 0);
+        self.output(id, bytes.as_slice())
+    }
+
+    /// Writes an output that the caller need not want.
     pub(crate) fn output_if_wanted<T: IntoBytes + Immutable>(&mut self, id: u16, value: &T) -> Result<()> {
         if self.has(id) { self.output(id, value) } else { Ok(()) }
+    }
+
+    /// The kernel says of the driver's output that it has been written, whatever the driver has done.
+    pub(crate) fn driver_has_answered(&mut self) {
+        if let Some(attribute) =
+            self.attributes.iter_mut().find(|attribute| attribute.attr_id == attr::uhw::OUT)
+        {
+            attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
+        }
     }
 
     /// Tells the handle of a new object.
@@ -161,6 +198,18 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// The bytes of an input.
+fn bytes(attribute: &Attr) -> Vec<u8> {
+    let length = usize::from(attribute.len);
+    if length <= 8 {
+        return attribute.data.to_ne_bytes()[..length].to_vec();
+    }
+    let start = std::ptr::with_exposed_provenance::<u8>(attribute.data as usize);
+    // SAFETY: the method defines the attribute as an input (only such are read here), so whoever built the command gave a borrow of
+    // that length, which lives until the command is done.
+    unsafe { std::slice::from_raw_parts(start, length) }.to_vec()
+}
+
 fn number(attribute: &Attr) -> u64 {
     if attribute.len == 4 {
         let [a, b, c, d, ..] = attribute.data.to_ne_bytes();
@@ -170,21 +219,36 @@ fn number(attribute: &Attr) -> u64 {
     }
 }
 
-fn check_one(attribute: &Attr, form: Form, handles: &Handles) -> Result<()> {
+fn check_one(
+    attribute: &Attr,
+    form: Form,
+    handles: &Handles,
+    is_file: impl Fn(Use, RawFd) -> bool,
+) -> Result<()> {
     let length = usize::from(attribute.len);
+    if attribute.elem_id != 0 || attribute.reserved != 0 {
+        return Err(Errno::EINVAL);
+    }
     let good = match form {
         Form::Handle(kind) => {
-            if length != 0 || attribute.data > u32::MAX.into() {
+            if length != 0 || attribute.data > i64::MAX.cast_unsigned() {
                 return Err(Errno::EINVAL);
             }
-            return handles.get(kind, attribute.data as u32).map(|_| ());
+            let handle = u32::try_from(attribute.data).map_err(|_| Errno::ENOENT)?;
+            return handles.get(kind, handle).map(|_| ());
         }
         Form::New => length == 0,
-        Form::File => length == 0 && RawFd::try_from(attribute.data.cast_signed()).is_ok(),
-        Form::In(size) => length == size,
-        Form::AtLeast(least) | Form::Out(least) => length >= least,
-        Form::Constant(most) => length == 8 && attribute.data <= most,
-        Form::Flags(known) => matches!(length, 4 | 8) && number(attribute) & !known == 0,
+        Form::File(of) => match RawFd::try_from(attribute.data.cast_signed()) {
+            Ok(fd) if length == 0 && !is_file(of, fd) => return Err(Errno::EBADF),
+            fd => length == 0 && fd.is_ok(),
+        },
+        Form::Struct(size) if bytes(attribute).iter().skip(size).any(|byte| *byte != 0) => {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Form::In(size) | Form::Out(size) => length == size,
+        Form::AtLeast(least) | Form::Struct(least) | Form::Room(least) => length >= least,
+        Form::Constant(_) => length == 8,
+        Form::Flags(_) => matches!(length, 4 | 8),
     };
-    if good && attribute.reserved == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    if good { Ok(()) } else { Err(Errno::EINVAL) }
 }

@@ -77,14 +77,20 @@ unsafe impl Transport for Opened {
                 return Err(Errno::EINVAL);
             }
             let method = methods::find(header.object_id, header.method_id).ok_or(Errno::EPROTONOSUPPORT)?;
-            let mut attributes = Attributes::check(packet, method.attributes, &session.context().handles)?;
+            let is_file = |of, fd| session.state.file(session.context, of, fd).is_ok();
+            let handles = &session.context().handles;
+            let mut attributes = Attributes::check(packet, method.attributes, handles, is_file)?;
             // INVOKE_WRITE looks for a context only behind its own checks.
             let without = [method::device::GET_CONTEXT, method::device::INVOKE_WRITE];
             let early = method.object == object::DEVICE && without.contains(&method.method);
             if !session.context().ready && !early {
                 return Err(Errno::EINVAL);
             }
-            (method.run)(session, &mut attributes)
+            (method.run)(session, &mut attributes)?;
+            if method.attributes.iter().any(|spec| spec.id == attr::uhw::OUT) {
+                attributes.driver_has_answered();
+            }
+            Ok(())
         })
     }
 
@@ -155,10 +161,10 @@ impl Session<'_> {
         self.state.offer(self.context, Object { kind, number }, file)
     }
 
-    /// The file for an object's asynchronous events that an attribute names, if there is one.
+    /// The file for an object's asynchronous events: the one that an attribute names, or else the context's first.
     pub(crate) fn event_file(&self, attributes: &Attributes<'_>, id: u16) -> Result<Option<u32>> {
         let file = attributes.file(id).map(|fd| self.state.file(self.context, Use::Asynchronous, fd));
-        file.transpose()
+        Ok(file.transpose()?.or(self.context().async_file))
     }
 }
 
@@ -170,7 +176,7 @@ pub(crate) const METHODS: &[Method] = &[
             may(attr::get_context::NUM_COMP_VECTORS, Form::Out(4)),
             may(attr::get_context::CORE_SUPPORT, Form::Out(8)),
             may(attr::uhw::IN, Form::AtLeast(0)),
-            may(attr::uhw::OUT, Form::Out(0)),
+            may(attr::uhw::OUT, Form::Room(0)),
         ],
         run: |session, attributes| {
             if session.context().ready {

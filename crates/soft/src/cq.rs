@@ -14,6 +14,9 @@ use crate::ring::{Ring, Side};
 use crate::table::Kind;
 use crate::wire::{Listener, State};
 
+/// Bytes of an element: the driver takes as many for what it writes there for users within the kernel.
+const ELEMENT: usize = 128;
+
 #[derive(Debug)]
 pub(crate) struct Cq {
     listener: Listener,
@@ -42,13 +45,13 @@ pub(crate) const METHODS: &[Method] = &[
             must(attr::create_cq::HANDLE, Form::New),
             must(attr::create_cq::CQE, Form::In(4)),
             must(attr::create_cq::USER_HANDLE, Form::In(8)),
-            may(attr::create_cq::COMP_CHANNEL, Form::File),
+            may(attr::create_cq::COMP_CHANNEL, Form::File(Use::Completions)),
             must(attr::create_cq::COMP_VECTOR, Form::In(4)),
             may(attr::create_cq::FLAGS, Form::Flags(CqCreateFlags::all().bits() as u64)),
             must(attr::create_cq::RESP_CQE, Form::Out(4)),
-            may(attr::create_cq::EVENT_FD, Form::File),
+            may(attr::create_cq::EVENT_FD, Form::File(Use::Asynchronous)),
             may(attr::uhw::IN, Form::AtLeast(0)),
-            may(attr::uhw::OUT, Form::Out(0)),
+            may(attr::uhw::OUT, Form::Room(0)),
         ],
         run: create,
     },
@@ -75,23 +78,25 @@ pub(crate) const METHODS: &[Method] = &[
 
 fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<()> {
     use attr::create_cq as id;
+    let channel = attributes.file(id::COMP_CHANNEL);
+    let channel = channel.map(|fd| session.state.file(session.context, Use::Completions, fd)).transpose()?;
+    let file = session.event_file(attributes, id::EVENT_FD)?;
     let (entries, vector) = (attributes.input::<u32>(id::CQE)?, attributes.input::<u32>(id::COMP_VECTOR)?);
     if entries == 0 || !has_vector(vector) {
         return Err(Errno::EINVAL);
     }
-    let channel = attributes.file(id::COMP_CHANNEL);
-    let channel = channel.map(|fd| session.state.file(session.context, Use::Completions, fd)).transpose()?;
-    let file = session.event_file(attributes, id::EVENT_FD)?;
+    if attributes.length(attr::uhw::OUT) < size_of::<CreateCqResp>() {
+        return Err(Errno::EINVAL);
+    }
     if attributes.number(id::FLAGS) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    if attributes.length(attr::uhw::OUT) < size_of::<CreateCqResp>() || entries > session.limits().completions
-    {
+    if entries > session.limits().completions {
         return Err(Errno::EINVAL);
     }
     let listener =
         Listener { context: session.context, file, user_handle: attributes.input(id::USER_HANDLE)? };
-    let (ring, memory) = Ring::new(entries, size_of::<Wc>(), Side::Producer)?;
+    let (ring, memory) = Ring::new(entries, ELEMENT, Side::Producer)?;
     let granted = ring.capacity();
     let number = session.state.cqs.insert(|_| Cq {
         listener,
@@ -119,9 +124,11 @@ impl Session<'_> {
         request: &ResizeCq,
         driver: &mut Attributes<'_>,
     ) -> Result<CoreResizeCqResp> {
+        if request.cqe == 0 {
+            return Err(Errno::EINVAL);
+        }
         let number = self.number(Kind::Cq, request.cq_handle)?;
         if driver.length(attr::uhw::OUT) < size_of::<ResizeCqResp>()
-            || request.cqe == 0
             || request.cqe > self.limits().completions
         {
             return Err(Errno::EINVAL);
@@ -151,9 +158,11 @@ impl State {
     pub(crate) fn complete(&mut self, number: u32, completion: Wc, solicited: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(number) else { return true };
         if !cq.ring.push(completion) {
-            cq.async_events += 1;
             let listener = cq.listener;
-            self.tell(listener, event_type::CQ_ERR);
+            let told = self.tell(listener, event_type::CQ_ERR);
+            if let Some(cq) = self.cqs.get_mut(number) {
+                cq.async_events += u32::from(told);
+            }
             return false;
         }
         let raises = match cq.armed {

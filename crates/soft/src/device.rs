@@ -13,17 +13,21 @@ use uverbs_uapi::user_verbs::{
     DeviceCapFlags, ExQueryDevice, ExQueryDeviceResp, QueryDevice, QueryDeviceResp, QueryPort, QueryPortResp,
 };
 use uverbs_uapi::values::{atomic_cap, link_layer, mtu, port_phys_state, port_speed, port_state, port_width};
+use zerocopy::IntoBytes;
 
-use crate::attributes::{Form, must};
+use crate::attributes::{Form, may, must};
 use crate::context::{Opened, Session};
 use crate::faults::Faults;
 use crate::methods::Method;
 use crate::multicast::{is_group, is_v4};
 use crate::wire::{State, Wire};
 
+/// Hops that a packet may take to where the kernel knows the way.
+pub(crate) const HOPS: u8 = 64;
+
 const GID_TABLE_LENGTH: u32 = 1024;
 const MAX_CQE: u32 = 32767;
-const PARTITION_KEYS: u16 = 64;
+const PARTITION_KEYS: u16 = 1;
 
 /// What a device is limited to. As it comes, this is what soft-RoCE of Linux 7.3 has.
 #[derive(Clone, Debug)]
@@ -147,28 +151,28 @@ impl Hca {
             max_mr_size: u64::MAX,
             page_size_cap: 0xffff_f000,
             vendor_id: 0xff_ffff,
-            max_qp: 1 << 16,
+            max_qp: 0xf_fff0,
             max_qp_wr: limits.work_requests,
             device_cap_flags: capabilities().bits() as u32,
             max_sge: limits.sges,
             max_sge_rd: limits.sges,
-            max_cq: 16384,
+            max_cq: 1 << 20,
             max_cqe: limits.completions,
-            max_mr: 0x4_0000,
-            max_pd: 0x7ffc,
+            max_mr: 0x7_ffff,
+            max_pd: 1 << 20,
             max_qp_rd_atom: limits.outstanding_reads.into(),
             max_res_rd_atom: 0x3_f000,
             max_qp_init_rd_atom: limits.outstanding_reads.into(),
             atomic_cap: atomic_cap::HCA,
-            max_mw: 0x2_0000,
+            max_mw: 0x7_ffff,
             max_mcast_grp: 8192,
             max_mcast_qp_attach: 56,
             max_total_mcast_qp_attach: 0x7_0000,
             max_ah: 32767,
-            max_srq: 0x1_0000,
+            max_srq: 0xd_ffff,
             max_srq_wr: limits.shared_receives,
             max_srq_sge: limits.shared_sges,
-            max_pkeys: PARTITION_KEYS,
+            max_pkeys: 64,
             local_ca_ack_delay: 15,
             phys_port_cnt: 1,
             ..Default::default()
@@ -182,7 +186,7 @@ impl Hca {
         };
         QueryPortRespEx {
             legacy_resp: QueryPortResp {
-                port_cap_flags: (PortCapFlags::CM_SUP | PortCapFlags::IP_BASED_GIDS).bits(),
+                port_cap_flags: PortCapFlags::CM_SUP.bits(),
                 max_msg_sz: 1 << 31,
                 gid_tbl_len: GID_TABLE_LENGTH,
                 pkey_tbl_len: PARTITION_KEYS,
@@ -191,13 +195,13 @@ impl Hca {
                 active_mtu: mtu::MTU_1024 as u8,
                 max_vl_num: 1,
                 active_width: port_width::WIDTH_1X as u8,
-                active_speed: port_speed::SDR as u8,
+                active_speed: port_speed::FDR10 as u8,
                 phys_state: phys_state as u8,
                 link_layer: link_layer::ETHERNET as u8,
                 flags: QueryPortFlags::GRH_REQUIRED.bits(),
                 ..Default::default()
             },
-            active_speed_ex: port_speed::SDR,
+            active_speed_ex: port_speed::FDR10,
             ..Default::default()
         }
     }
@@ -227,13 +231,13 @@ pub(crate) const METHODS: &[Method] = &[
         method: method::device::QUERY_PORT,
         attributes: &[
             must(attr::query_port::PORT_NUM, Form::Constant(u8::MAX as u64)),
-            must(attr::query_port::RESP, Form::Out(size_of::<QueryPortRespEx>())),
+            must(attr::query_port::RESP, Form::Room(size_of::<QueryPortRespEx>())),
         ],
         run: |session, attributes| {
             if attributes.number(attr::query_port::PORT_NUM) != 1 {
                 return Err(Errno::EINVAL);
             }
-            attributes.output(attr::query_port::RESP, &session.hca().port())
+            attributes.output_padded(attr::query_port::RESP, &session.hca().port())
         },
     },
     Method {
@@ -243,7 +247,7 @@ pub(crate) const METHODS: &[Method] = &[
             must(attr::query_gid_entry::PORT, Form::Constant(u32::MAX as u64)),
             must(attr::query_gid_entry::GID_INDEX, Form::Constant(u32::MAX as u64)),
             must(attr::query_gid_entry::FLAGS, Form::Flags(0)),
-            must(attr::query_gid_entry::RESP_ENTRY, Form::Out(size_of::<GidEntry>())),
+            must(attr::query_gid_entry::RESP_ENTRY, Form::Room(size_of::<GidEntry>())),
         ],
         run: |session, attributes| {
             use attr::query_gid_entry as id;
@@ -252,7 +256,7 @@ pub(crate) const METHODS: &[Method] = &[
                 return Err(Errno::EINVAL);
             }
             let entry = session.hca().entry(index as usize).ok_or(Errno::ENODATA)?;
-            attributes.output(id::RESP_ENTRY, &entry)
+            attributes.output_padded(id::RESP_ENTRY, &entry)
         },
     },
     Method {
@@ -260,19 +264,26 @@ pub(crate) const METHODS: &[Method] = &[
         method: method::device::QUERY_GID_TABLE,
         attributes: &[
             must(attr::query_gid_table::ENTRY_SIZE, Form::Constant(u64::MAX)),
-            must(attr::query_gid_table::FLAGS, Form::Flags(0)),
-            must(attr::query_gid_table::RESP_ENTRIES, Form::Out(0)),
+            may(attr::query_gid_table::FLAGS, Form::Flags(0)),
+            must(attr::query_gid_table::RESP_ENTRIES, Form::Room(0)),
             must(attr::query_gid_table::RESP_NUM_ENTRIES, Form::Out(8)),
         ],
         run: |session, attributes| {
             use attr::query_gid_table as id;
-            let size = size_of::<GidEntry>();
             let entries: Vec<_> = (0..).map_while(|index| session.hca().entry(index)).collect();
-            let room = attributes.length(id::RESP_ENTRIES) / size;
-            if attributes.number(id::ENTRY_SIZE) != size as u64 || room < entries.len() {
+            let room = attributes.length(id::RESP_ENTRIES);
+            let size = usize::try_from(attributes.number(id::ENTRY_SIZE)).map_err(|_| Errno::EINVAL)?;
+            if size == 0 || !room.is_multiple_of(size) || room / size < entries.len() {
                 return Err(Errno::EINVAL);
             }
-            attributes.output(id::RESP_ENTRIES, entries.as_slice())?;
+            // Each as long as the caller takes an entry to be.
+            let resized = |entry: &GidEntry| {
+                let mut bytes = entry.as_bytes().to_vec();
+                bytes.resize(size, 0);
+                bytes
+            };
+            attributes
+                .output(id::RESP_ENTRIES, entries.iter().flat_map(resized).collect::<Vec<_>>().as_slice())?;
             attributes.output(id::RESP_NUM_ENTRIES, &(entries.len() as u64))
         },
     },
@@ -283,13 +294,17 @@ impl Session<'_> {
         Ok(self.hca().attributes())
     }
 
-    pub(crate) fn query_device_ex(&mut self, request: &ExQueryDevice) -> Result<ExQueryDeviceResp> {
+    pub(crate) fn query_device_ex(
+        &mut self,
+        request: &ExQueryDevice,
+        room: usize,
+    ) -> Result<ExQueryDeviceResp> {
         if request.comp_mask != 0 || request.reserved != 0 {
             return Err(Errno::EINVAL);
         }
         Ok(ExQueryDeviceResp {
             base: self.hca().attributes(),
-            response_length: size_of::<ExQueryDeviceResp>() as u32,
+            response_length: size_of::<ExQueryDeviceResp>().min(room) as u32,
             device_cap_flags_ex: capabilities().bits(),
             ..Default::default()
         })
@@ -317,14 +332,14 @@ impl State {
             return Err(Errno::EINVAL);
         }
         let own = self.hca(device).gid(sgid_index).ok_or(Errno::ENODATA)?;
+        if is_group(dgid) {
+            return Ok(Place::Group(*dgid));
+        }
         if is_v4(&own) != is_v4(dgid) {
             return Err(Errno::EINVAL);
         }
         if self.hca(device).down {
             return Err(Errno::ENETUNREACH);
-        }
-        if is_group(dgid) {
-            return Ok(Place::Group(*dgid));
         }
         let place = self.devices.iter().position(|hca| hca.is_reached() && hca.gids.contains(dgid));
         place.map(Place::Device).ok_or(Errno::ETIMEDOUT)
@@ -412,7 +427,7 @@ impl Device {
 
     /// The partition key with that index, `None` beyond the table. Where the kernel is asked by sysfs, this is how to ask here.
     pub fn partition_key(&self, index: u16) -> Option<u16> {
-        (index < PARTITION_KEYS).then_some(if index == 0 { 0xffff } else { 0 })
+        (index < PARTITION_KEYS).then_some(0xffff)
     }
 }
 

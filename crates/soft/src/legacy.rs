@@ -6,7 +6,7 @@ use uverbs_ioctl::{Errno, Result};
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
 use uverbs_uapi::user_verbs::{
     CMD_COMMAND_MASK, CMD_FLAG_EXTENDED, CreateCompChannel, CreateCompChannelResp, DeallocMw, DeallocPd,
-    DeregMr, DestroyAh, PostSend, PostSendResp, ReqNotifyCq, write_cmd,
+    DeregMr, DestroyAh, PostSend, PostSendResp, ReqNotifyCq, SendWr, Sge, write_cmd,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -21,13 +21,16 @@ pub(crate) const METHODS: &[Method] = &[Method {
     method: method::device::INVOKE_WRITE,
     attributes: &[
         may(attr::invoke_write::CORE_IN, Form::AtLeast(4)),
-        may(attr::invoke_write::CORE_OUT, Form::Out(0)),
+        may(attr::invoke_write::CORE_OUT, Form::Room(0)),
         must(attr::invoke_write::WRITE_CMD, Form::Constant(u32::MAX as u64)),
         may(attr::uhw::IN, Form::AtLeast(0)),
-        may(attr::uhw::OUT, Form::Out(0)),
+        may(attr::uhw::OUT, Form::Room(0)),
     ],
     run: invoke_write,
 }];
+
+/// Bytes of a request, at least.
+const SEND_WR: u32 = size_of::<SendWr>() as u32;
 
 const EX_QUERY_DEVICE: u32 = write_cmd::EX_QUERY_DEVICE | CMD_FLAG_EXTENDED;
 
@@ -36,10 +39,12 @@ fn invoke_write(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> R
     if number & !(CMD_COMMAND_MASK | CMD_FLAG_EXTENDED) != 0 {
         return Err(Errno::EINVAL);
     }
-    let mut call = Call { session, attributes };
+    let mut call = Call { session, attributes, number };
     match number {
         write_cmd::QUERY_DEVICE => call.answer(|session, request, _| session.query_device(request)),
-        EX_QUERY_DEVICE => call.answer(|session, request, _| session.query_device_ex(request)),
+        EX_QUERY_DEVICE => call.answer_extended(|session, request, attributes| {
+            session.query_device_ex(request, attributes.length(attr::invoke_write::CORE_OUT))
+        }),
         write_cmd::QUERY_PORT => call.answer(|session, request, _| session.query_port(request)),
         write_cmd::ALLOC_PD => call.answer(|session, request, _| session.alloc_pd(request)),
         write_cmd::DEALLOC_PD => call.destroy(Kind::Pd, |request: &DeallocPd| request.pd_handle),
@@ -58,7 +63,8 @@ fn invoke_write(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> R
         }),
         write_cmd::QUERY_QP => call.answer(|session, request, _| session.query_qp(request)),
         write_cmd::MODIFY_QP => call.answer(|session, request, _| session.modify_qp(request)),
-        write_cmd::POST_SEND => call.answer(|session, request: &PostSend, _| {
+        write_cmd::POST_SEND => call.answer(|session, request: &PostSend, attributes| {
+            check_list(request, attributes.length(attr::invoke_write::CORE_IN))?;
             let qp = session.number(Kind::Qp, request.qp_handle)?;
             session.state.ring_send(qp).map(|()| PostSendResp::default())
         }),
@@ -67,6 +73,25 @@ fn invoke_write(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> R
         write_cmd::QUERY_SRQ => call.answer(|session, request, _| session.query_srq(request)),
         write_cmd::MODIFY_SRQ => call.answer(|session, request, driver| session.modify_srq(request, driver)),
         _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// Checks what is said of requests that the command carries. It is to carry none: they are in the ring.
+fn check_list(request: &PostSend, length: usize) -> Result<()> {
+    /// More than this the kernel does not allocate at once.
+    const MOST: u32 = 4 << 20;
+    let left = (length - size_of::<PostSend>()) as u64;
+    let requests = u64::from(request.wqe_size) * u64::from(request.wr_count);
+    if left
+        .checked_sub(requests)
+        .is_none_or(|left| u64::from(request.sge_count) * size_of::<Sge>() as u64 > left)
+    {
+        return Err(Errno::ENOSPC);
+    }
+    match request.wqe_size {
+        ..SEND_WR => Err(Errno::EINVAL),
+        SEND_WR..=MOST => Ok(()),
+        _ => Err(Errno::ENOMEM),
     }
 }
 
@@ -82,6 +107,7 @@ fn create_comp_channel(
 struct Call<'a, 'b, 'c> {
     session: &'a mut Session<'b>,
     attributes: &'a mut Attributes<'c>,
+    number: u32,
 }
 
 impl Call<'_, '_, '_> {
@@ -90,30 +116,56 @@ impl Call<'_, '_, '_> {
         &mut self,
         run: impl FnOnce(&mut Session<'_>, &Request, &mut Attributes<'_>) -> Result<Response>,
     ) -> Result<()> {
-        let request = self.request(size_of::<Response>())?;
-        let response = run(self.session, &request, self.attributes)?;
+        self.has_room::<Request>(size_of::<Response>())?;
+        let response = run(self.session, &self.request()?, self.attributes)?;
         response.give(self.attributes)
     }
 
+    /// The same for an extended command, whose structs may be shorter here or there.
+    fn answer_extended<Request: FromBytes, Response: Answer>(
+        &mut self,
+        run: impl FnOnce(&mut Session<'_>, &Request, &mut Attributes<'_>) -> Result<Response>,
+    ) -> Result<()> {
+        let response = run(self.session, &self.request()?, self.attributes)?;
+        if self.attributes.has(attr::invoke_write::CORE_OUT) {
+            response.give(self.attributes)
+        } else {
+            Ok(())
+        }
+    }
+
     fn destroy<Request: FromBytes>(&mut self, kind: Kind, handle: fn(&Request) -> u32) -> Result<()> {
-        let handle = handle(&self.request(0)?);
+        self.has_room::<Request>(0)?;
+        let handle = handle(&self.request()?);
         self.session.number(kind, handle)?;
         self.session.state.destroy(self.session.context, handle)
     }
 
-    /// The request, if there is room for an answer of that size.
-    fn request<Request: FromBytes>(&self, response: usize) -> Result<Request> {
-        let bytes = self.attributes.bytes(attr::invoke_write::CORE_IN);
-        if bytes.len() < size_of::<Request>()
-            || self.attributes.length(attr::invoke_write::CORE_OUT) < response
-        {
-            return Err(Errno::ENOSPC);
-        }
-        if !self.session.context().ready {
+    /// Whether there is a whole request, and room for an answer of that size.
+    fn has_room<Request>(&self, response: usize) -> Result<()> {
+        use attr::invoke_write as id;
+        let asks = self.attributes.length(id::CORE_IN) >= size_of::<Request>();
+        if asks && self.attributes.length(id::CORE_OUT) >= response { Ok(()) } else { Err(Errno::ENOSPC) }
+    }
+
+    /// The request. What is not there of it is zero, and so must be what there is more.
+    fn request<Request: FromBytes>(&self) -> Result<Request> {
+        use write_cmd::{
+            ALLOC_MW, ALLOC_PD, CREATE_AH, CREATE_COMP_CHANNEL, QUERY_DEVICE, QUERY_PORT, REG_MR,
+        };
+        let without = |commands: &[u32]| !self.session.context().ready && commands.contains(&self.number);
+        if without(&[QUERY_DEVICE, EX_QUERY_DEVICE, QUERY_PORT]) {
             return Err(Errno::EINVAL);
         }
-        let (request, rest) = Request::read_from_prefix(&bytes).map_err(|_| Errno::ENOSPC)?;
-        if rest.iter().any(|byte| *byte != 0) { Err(Errno::EOPNOTSUPP) } else { Ok(request) }
+        let mut bytes = self.attributes.bytes(attr::invoke_write::CORE_IN);
+        if bytes.iter().skip(size_of::<Request>()).any(|byte| *byte != 0) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if without(&[ALLOC_PD, REG_MR, ALLOC_MW, CREATE_AH, CREATE_COMP_CHANNEL]) {
+            return Err(Errno::EINVAL);
+        }
+        bytes.resize(size_of::<Request>(), 0);
+        Request::read_from_bytes(&bytes).map_err(|_| Errno::ENOSPC)
     }
 }
 
@@ -124,6 +176,10 @@ trait Answer {
 
 impl<T: IntoBytes + Immutable> Answer for T {
     fn give(&self, attributes: &mut Attributes<'_>) -> Result<()> {
-        if size_of::<T>() == 0 { Ok(()) } else { attributes.output(attr::invoke_write::CORE_OUT, self) }
+        if size_of::<T>() == 0 {
+            Ok(())
+        } else {
+            attributes.output_padded(attr::invoke_write::CORE_OUT, self)
+        }
     }
 }

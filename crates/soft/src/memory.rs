@@ -19,6 +19,10 @@ impl Segment {
         Self { address, length }
     }
 
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     fn start(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }

@@ -15,7 +15,13 @@ use crate::methods::{Method, destroy};
 use crate::table::Kind;
 use crate::wire::State;
 
-pub(crate) const MR_NUMBERS: RangeInclusive<u32> = 1..=0x4_0000;
+pub(crate) const MR_NUMBERS: RangeInclusive<u32> = 1..=0x8_0000;
+
+/// Access that memory has to be writable for.
+const WRITES: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::MW_BIND);
 
 /// A region that the user has registered.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ pub(crate) struct Mr {
     pub(crate) length: u64,
     pub(crate) iova: u64,
     pub(crate) access: AccessFlags,
+    /// Its memory may be written, whatever its access is by now.
+    writable: bool,
     /// Its number, and a byte that tells it from the region that had the number before.
     pub(crate) key: u32,
     /// Windows bound to it.
@@ -67,7 +75,7 @@ pub(crate) const METHODS: &[Method] = &[
             must(attr::reg_dmabuf_mr::LENGTH, Form::In(8)),
             must(attr::reg_dmabuf_mr::IOVA, Form::In(8)),
             must(attr::reg_dmabuf_mr::FD, Form::In(4)),
-            must(attr::reg_dmabuf_mr::ACCESS_FLAGS, Form::Flags(u32::MAX as u64)),
+            may(attr::reg_dmabuf_mr::ACCESS_FLAGS, Form::Flags(u64::MAX)),
             must(attr::reg_dmabuf_mr::RESP_LKEY, Form::Out(4)),
             must(attr::reg_dmabuf_mr::RESP_RKEY, Form::Out(4)),
         ],
@@ -96,17 +104,15 @@ impl Session<'_> {
         }
         let access = check_access(request.access_flags)?;
         let pd = self.pd(request.pd_handle)?;
-        if request.length == 0 || request.hca_va.checked_add(request.length).is_none() {
+        supported(access)?;
+        let end = request.start.checked_add(request.length).and_then(|end| end.checked_add(page));
+        // Nothing at the beginning of a page is no page; elsewhere it is one.
+        let pages = (end.ok_or(Errno::EINVAL)? / (page + 1)) - request.start / (page + 1);
+        if pages == 0 || pages > u32::MAX.into() {
             return Err(Errno::EINVAL);
         }
-        let writes = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        let writable = access.intersects(writes | AccessFlags::MW_BIND);
-        // A region that windows are to be bound to is pinned for writing as well where it can be.
-        let required = access.intersects(writes);
-        match populate(request.start, request.length, writable) {
-            Err(_) if !required => populate(request.start, request.length, false)?,
-            result => result?,
-        }
+        let writable = access.intersects(WRITES);
+        populate(request.start, request.length, writable)?;
         let low = self.state.next_key();
         let number = self.state.mrs.insert(|number| Mr {
             pd,
@@ -114,6 +120,7 @@ impl Session<'_> {
             length: request.length,
             iova: request.hca_va,
             access,
+            writable,
             key: number << 8 | u32::from(low),
             windows: 0,
         })?;
@@ -129,14 +136,22 @@ impl Session<'_> {
             return Err(Errno::EINVAL);
         }
         let changes = MrReregFlags::from_bits(request.flags).ok_or(Errno::EOPNOTSUPP)?;
+        let page = rustix::param::page_size() as u64 - 1;
+        if changes.contains(MrReregFlags::TRANS) && request.start & page != request.hca_va & page {
+            return Err(Errno::EINVAL);
+        }
+        let number = self.number(Kind::Mr, request.mr_handle)?;
         let access = changes.contains(MrReregFlags::ACCESS).then(|| check_access(request.access_flags));
         let access = access.transpose()?;
-        let number = self.number(Kind::Mr, request.mr_handle)?;
         let pd = changes.contains(MrReregFlags::PD).then(|| self.pd(request.pd_handle)).transpose()?;
         if changes.contains(MrReregFlags::TRANS) {
             return Err(Errno::EOPNOTSUPP);
         }
         let mr = self.state.mrs.get_mut(number).ok_or(Errno::ENOENT)?;
+        if access.is_some_and(|access| access.intersects(WRITES)) && !mr.writable {
+            return Err(Errno::EACCES);
+        }
+        supported(access.unwrap_or_default())?;
         mr.access = access.unwrap_or(mr.access);
         let (key, before) = (mr.key, mr.pd);
         mr.pd = pd.unwrap_or(before);
@@ -156,6 +171,12 @@ fn check_access(flags: u32) -> Result<AccessFlags> {
         return Err(Errno::EINVAL);
     }
     if access.contains(AccessFlags::ON_DEMAND) { Err(Errno::EOPNOTSUPP) } else { Ok(access) }
+}
+
+/// Refuses what the driver does not have.
+fn supported(access: AccessFlags) -> Result<()> {
+    let lacks = AccessFlags::ZERO_BASED | AccessFlags::HUGETLB;
+    if access.intersects(lacks) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
 }
 
 impl State {
@@ -196,7 +217,16 @@ mod tests {
     #[test]
     fn only_what_lies_in_a_region_is_reached() {
         let access = AccessFlags::empty();
-        let mr = Mr { pd: 1, start: 0x1000, length: 100, iova: 0x9000, access, key: 256, windows: 0 };
+        let mr = Mr {
+            pd: 1,
+            start: 0x1000,
+            length: 100,
+            iova: 0x9000,
+            access,
+            writable: false,
+            key: 256,
+            windows: 0,
+        };
         assert!(mr.segment(0x9000, 100).is_some() && mr.segment(0x9064, 0).is_some());
         for (address, length) in [(0x9000, 101), (0x9064, 1), (0x8fff, 2), (0x9001, u64::MAX), (u64::MAX, 1)]
         {

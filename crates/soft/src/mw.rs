@@ -17,7 +17,7 @@ use crate::table::Kind;
 use crate::wire::State;
 
 /// They lie above those of regions, so that a key tells what it is of.
-pub(crate) const MW_NUMBERS: RangeInclusive<u32> = 0x4_0001..=0x6_0000;
+pub(crate) const MW_NUMBERS: RangeInclusive<u32> = 0x8_0001..=0x10_0000;
 
 #[derive(Debug)]
 pub(crate) struct Mw {
@@ -47,10 +47,10 @@ pub(crate) const METHODS: &[Method] = &[Method {
 impl Session<'_> {
     pub(crate) fn alloc_mw(&mut self, request: &AllocMw) -> Result<AllocMwResp> {
         let kind = u32::from(request.mw_type);
+        let pd = self.pd(request.pd_handle)?;
         if !matches!(kind, mw_type::TYPE_1 | mw_type::TYPE_2) {
             return Err(Errno::EINVAL);
         }
-        let pd = self.pd(request.pd_handle)?;
         let low = u32::from(self.state.next_key());
         let number = self.state.mws.insert(|number| Mw { pd, kind, rkey: number << 8 | low, bound: None })?;
         self.state.use_pd(pd);

@@ -13,6 +13,7 @@ use crate::memory::{self, Segment};
 use crate::multicast::is_v4;
 use crate::qp::{Qp, Wait};
 use crate::responder::{Answer, Message, Operation, Refusal};
+use crate::ring::Ring;
 use crate::wire::State;
 
 const HEADER: usize = size_of::<SendWqe>();
@@ -55,6 +56,10 @@ impl State {
         if qp.state < qp_state::RTS {
             return Err(Errno::EINVAL);
         }
+        if qp.state == qp_state::ERR {
+            // Receives that came late are seen to as well.
+            self.flush_receives(number);
+        }
         self.run(number);
         Ok(())
     }
@@ -88,7 +93,9 @@ impl State {
                 return self.wait(number, Some(time), false);
             }
             match self.execute(number, &wqe) {
-                End::Done => self.finish(number, &wqe, wc_status::SUCCESS),
+                End::Done => {
+                    self.finish(number, &wqe, wc_status::SUCCESS);
+                }
                 End::Failed(status) => return self.fail(number, status),
                 End::Stuck => return,
                 End::Unanswered => return self.wait_for_answer(number),
@@ -120,19 +127,18 @@ impl State {
         self.timers.extend(until.map(|until| (until, number)));
     }
 
-    /// The request at the head has come to its end.
-    fn finish(&mut self, number: u32, wqe: &SendWqe, status: u32) {
+    /// The request at the head has come to its end. Says whether there was room to tell, if that was wanted.
+    fn finish(&mut self, number: u32, wqe: &SendWqe, status: u32) -> bool {
         self.count_request(number, wqe.wr.opcode, status);
-        let Some(qp) = self.qps.get_mut(number) else { return };
+        let Some(qp) = self.qps.get_mut(number) else { return true };
         let flags = SendFlags::from_bits_retain(wqe.wr.send_flags);
         let tells = qp.signal_all || flags.contains(SendFlags::SIGNALED) || status != wc_status::SUCCESS;
         qp.sends.take(1);
         qp.refresh_retries();
         let send_cq = qp.send_cq;
-        if tells {
-            self.complete(send_cq, completion(number, wqe, status), false);
-        }
+        let told = !tells || self.complete(send_cq, completion(number, wqe, status), false);
         self.drained(number);
+        told
     }
 
     /// The request at the head has failed, and its QP with it.
@@ -147,7 +153,11 @@ impl State {
     pub(crate) fn flush_sends(&mut self, number: u32) {
         for _ in 0..self.posted(number) {
             let Some(wqe) = self.qps.get(number).and_then(|qp| qp.sends.front::<SendWqe>()) else { return };
-            self.finish(number, &wqe, wc_status::WR_FLUSH_ERR);
+            if !self.finish(number, &wqe, wc_status::WR_FLUSH_ERR) {
+                // Where there is no room for one there is none for the others.
+                let ring = self.qps.get_mut(number).map(|qp| &mut qp.sends);
+                ring.into_iter().for_each(Ring::drain);
+            }
         }
     }
 
@@ -214,6 +224,7 @@ impl State {
             invalidate: (opcode == wr_opcode::SEND_WITH_INV).then_some(wqe.wr.ex),
             solicited: flags.contains(SendFlags::SOLICITED),
             mtu: qp.mtu(),
+            psn: qp.send_psn,
             route: None,
         };
         match qp.kind {
@@ -236,12 +247,12 @@ impl State {
             _ => {}
         }
         if inline && access.is_empty() {
-            return (length <= qp.cap.max_inline_data as usize)
-                .then(|| qp.sends.inline(HEADER, length).map(|segment| vec![segment]))
-                .flatten();
+            return qp.sends.inline(HEADER, length).map(|segment| vec![segment]);
         }
         let mut segments = Vec::with_capacity(wqe.dma.num_sge as usize);
-        let mut left = wqe.dma.length;
+        let atomic = matches!(wqe.wr.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+        // What an atomic answers is a word, however long it says to be.
+        let mut left = if atomic { wqe.dma.length.min(8) } else { wqe.dma.length };
         for index in 0..wqe.dma.num_sge as usize {
             let sge = qp.sends.sge(HEADER, index)?;
             let length = sge.length.min(left);
@@ -360,7 +371,11 @@ impl State {
     fn deliver_datagram(&mut self, place: Place, ud: &SendWrUd, message: &Message<'_>) {
         for target in self.datagram_targets(place, ud) {
             // Nobody hears of what is lost.
-            let _ = self.receive(target, message);
+            if self.receive(target, message).is_ok()
+                && let Some(qp) = self.qps.get_mut(target)
+            {
+                qp.receive_psn = (message.psn + 1) & PSN;
+            }
         }
     }
 
@@ -409,7 +424,12 @@ fn take_answer(answer: &Answer, local: Option<&[Segment]>) -> End {
     match answer {
         Answer::Done => {}
         Answer::Bytes(segment) => memory::copy(&[*segment], local),
-        Answer::Word(word) => memory::write(&word.to_ne_bytes(), local),
+        Answer::Word(word) => {
+            if local.iter().map(Segment::length).sum::<usize>() < size_of_val(word) {
+                return End::Failed(wc_status::LOC_PROT_ERR);
+            }
+            memory::write(&word.to_ne_bytes(), local);
+        }
     }
     End::Done
 }

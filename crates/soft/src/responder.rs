@@ -7,6 +7,7 @@ use uverbs_uapi::values::{WcFlags, event_type, wc_opcode, wc_status};
 
 use crate::memory::{self, Segment};
 use crate::mw::is_window;
+use crate::ring::Ring;
 use crate::wire::State;
 
 /// A message on the wire. There are no packets here: it arrives as a whole.
@@ -26,6 +27,8 @@ pub(crate) struct Message<'a> {
     pub(crate) solicited: bool,
     /// Bytes of payload in a packet, had it any.
     pub(crate) mtu: u32,
+    /// Number of its first packet.
+    pub(crate) psn: u32,
     /// What goes before the data of a datagram.
     pub(crate) route: Option<[u8; 40]>,
 }
@@ -77,6 +80,10 @@ const INVALID: Fault =
 const MALFORMED: Fault =
     Fault { told: wc_status::REM_OP_ERR, receive: wc_status::LOC_QP_OP_ERR, access: false };
 
+/// A datagram does not fit.
+const TOO_LONG: Fault =
+    Fault { told: wc_status::SUCCESS, receive: wc_status::REM_INV_REQ_ERR, access: false };
+
 impl Message<'_> {
     /// How many sequence numbers it takes.
     pub(crate) fn packets(&self) -> u32 {
@@ -101,6 +108,13 @@ impl State {
             return if reliable { self.refuse(target, None, &fault) } else { Err(Refusal::Lost) };
         }
         let timer = qp.attr.min_rnr_timer;
+        // Of several packets it is the first that has the key, and the last that takes the receive.
+        if message.operation == Operation::Write
+            && message.packets() > 1
+            && let Err(fault) = self.remote(target, message, AccessFlags::REMOTE_WRITE)
+        {
+            return if reliable { self.refuse(target, None, &fault) } else { Err(Refusal::Lost) };
+        }
         let receive = if message.takes_receive() {
             match self.next_receive(target) {
                 Some(receive) => Some(receive),
@@ -118,7 +132,11 @@ impl State {
                     None => Ok(answer),
                 }
             }
-            Err(fault) if reliable => self.refuse(target, receive.as_ref(), &fault),
+            Err(fault) if reliable => {
+                // A receive that fails tells of it, and no event.
+                let access = fault.access && receive.is_none();
+                self.refuse(target, receive.as_ref(), &Fault { access, ..fault })
+            }
             // What an unreliable peer may not do is dropped in silence, but for a receive that cannot be used.
             Err(fault) if fault.receive == MALFORMED.receive => self.refuse(target, receive.as_ref(), &fault),
             Err(fault) => {
@@ -176,7 +194,11 @@ impl State {
             Operation::Send => {
                 let receive = receive.ok_or(MALFORMED)?;
                 let before = message.route.as_ref().map_or(0, |route| route.len());
-                let room = self.receive_segments(target, receive, before + message.length as usize)?;
+                let needed = before + message.length as usize;
+                if message.route.is_some() && receive.length() < needed as u64 {
+                    return Err(TOO_LONG);
+                }
+                let room = self.receive_segments(target, receive, needed)?;
                 scatter(message, &room);
                 if let Some(rkey) = message.invalidate
                     && !self.invalidate(rkey)
@@ -193,7 +215,10 @@ impl State {
             }
             Operation::Read => self.remote(target, message, AccessFlags::REMOTE_READ),
             Operation::AtomicWrite => {
-                let to = self.remote_word(target, message, AccessFlags::REMOTE_WRITE)?;
+                let to = self.remote_range(target, message, AccessFlags::REMOTE_WRITE, true).ok_or(ACCESS)?;
+                if message.length != 8 {
+                    return Err(INVALID);
+                }
                 let mut value = [0; 8];
                 memory::read(message.payload, &mut value);
                 to.store(u64::from_ne_bytes(value)).ok_or(INVALID).map(|()| Answer::Done)
@@ -317,13 +342,13 @@ impl State {
         }
     }
 
-    /// A receive ends without a message.
-    fn end_receive(&mut self, target: u32, receive: &Receive, status: u32) {
+    /// A receive ends without a message. Says whether there was room to tell.
+    fn end_receive(&mut self, target: u32, receive: &Receive, status: u32) -> bool {
         self.count(target, Ops::RECV, status);
         let recv_cq = qp_recv_cq(self, target);
         self.take_receive(target, receive.shared);
         let completion = Wc { wr_id: receive.wr_id, status, qp_num: target, ..Default::default() };
-        self.complete(recv_cq, completion, false);
+        self.complete(recv_cq, completion, false)
     }
 
     /// Completes all receives of a QP in error. Those of an SRQ are others' too.
@@ -333,7 +358,11 @@ impl State {
         for _ in 0..ring(self).unwrap_or(0) {
             let ring = self.qps.get(target).and_then(|qp| qp.receives.as_ref());
             let Some(receive) = ring.and_then(|ring| Receive::read(ring, 0, false)) else { return };
-            self.end_receive(target, &receive, wc_status::WR_FLUSH_ERR);
+            if !self.end_receive(target, &receive, wc_status::WR_FLUSH_ERR) {
+                // Where there is no room for one there is none for the others.
+                let ring = self.qps.get_mut(target).and_then(|qp| qp.receives.as_mut());
+                ring.into_iter().for_each(Ring::drain);
+            }
         }
     }
 
@@ -411,6 +440,10 @@ struct Receive {
 }
 
 impl Receive {
+    fn length(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+
     fn read(ring: &crate::ring::Ring, max_sge: u32, shared: bool) -> Option<Self> {
         let wqe = ring.front::<RecvWqe>()?;
         let count = wqe.dma.num_sge.min(max_sge) as usize;

@@ -1,5 +1,7 @@
 //! Shared receive queues.
 
+use std::mem::offset_of;
+
 use uverbs_ioctl::{Errno, Result};
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
 use uverbs_uapi::ioctl_verbs::srq_type;
@@ -10,6 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::attributes::{Attributes, Form, may, must};
 use crate::context::Session;
+use crate::events::Use;
 use crate::memory::{self, Segment};
 use crate::methods::Method;
 use crate::ring::{Ring, Side};
@@ -34,18 +37,18 @@ pub(crate) const METHODS: &[Method] = &[
         method: method::srq::CREATE,
         attributes: &[
             must(attr::create_srq::HANDLE, Form::New),
-            may(attr::create_srq::PD_HANDLE, Form::Handle(Kind::Pd)),
+            must(attr::create_srq::PD_HANDLE, Form::Handle(Kind::Pd)),
             must(attr::create_srq::USER_HANDLE, Form::In(8)),
             must(attr::create_srq::MAX_WR, Form::In(4)),
             must(attr::create_srq::MAX_SGE, Form::In(4)),
             must(attr::create_srq::LIMIT, Form::In(4)),
             must(attr::create_srq::TYPE, Form::Constant(u32::MAX as u64)),
-            may(attr::create_srq::EVENT_FD, Form::File),
+            may(attr::create_srq::EVENT_FD, Form::File(Use::Asynchronous)),
             must(attr::create_srq::RESP_MAX_WR, Form::Out(4)),
             must(attr::create_srq::RESP_MAX_SGE, Form::Out(4)),
             may(attr::create_srq::RESP_SRQ_NUM, Form::Out(4)),
             may(attr::uhw::IN, Form::AtLeast(0)),
-            may(attr::uhw::OUT, Form::Out(0)),
+            may(attr::uhw::OUT, Form::Room(0)),
         ],
         run: create,
     },
@@ -69,14 +72,15 @@ pub(crate) const METHODS: &[Method] = &[
 
 fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<()> {
     use attr::create_srq as id;
+    let file = session.event_file(attributes, id::EVENT_FD)?;
     let kind = attributes.number(id::TYPE) as u32;
     if kind > srq_type::TM {
         return Err(Errno::EINVAL);
     }
     let pd = session.pd(attributes.handle(id::PD_HANDLE)?)?;
-    let file = session.event_file(attributes, id::EVENT_FD)?;
     if kind != srq_type::BASIC {
-        return Err(Errno::EOPNOTSUPP);
+        // The others need an object that there is not.
+        return Err(Errno::ENOENT);
     }
     let (max_wr, max_sge) = (attributes.input::<u32>(id::MAX_WR)?, attributes.input::<u32>(id::MAX_SGE)?);
     let limits = session.limits();
@@ -97,10 +101,11 @@ fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<
     let number = session.state.srqs.insert(|_| srq)?;
     session.state.use_pd(pd);
     let mi = session.offer(Kind::Srq, number, memory);
-    attributes.output(attr::uhw::OUT, &CreateSrqResp { mi, srq_num: number, reserved: 0 })?;
+    // The driver leaves what is behind the number as it is.
+    let response = CreateSrqResp { mi, srq_num: number, reserved: 0 };
+    attributes.output(attr::uhw::OUT, &response.as_bytes()[..offset_of!(CreateSrqResp, reserved)])?;
     attributes.output(id::RESP_MAX_WR, &granted)?;
     attributes.output(id::RESP_MAX_SGE, &max_sge)?;
-    attributes.output_if_wanted(id::RESP_SRQ_NUM, &number)?;
     let handle = session.handle(Kind::Srq, number);
     attributes.created(id::HANDLE, handle);
     Ok(())
@@ -120,9 +125,12 @@ impl Session<'_> {
 
     pub(crate) fn modify_srq(&mut self, request: &ModifySrq, driver: &mut Attributes<'_>) -> Result<()> {
         let number = self.number(Kind::Srq, request.srq_handle)?;
-        let mask = SrqAttrMask::from_bits(request.attr_mask).ok_or(Errno::EINVAL)?;
+        let mask = SrqAttrMask::from_bits_truncate(request.attr_mask);
         if driver.length(attr::uhw::IN) < size_of::<ModifySrqCmd>() {
             return Err(Errno::EINVAL);
+        }
+        if driver.bytes(attr::uhw::IN).iter().skip(size_of::<ModifySrqCmd>()).any(|byte| *byte != 0) {
+            return Err(Errno::EOPNOTSUPP);
         }
         let where_to = driver.input::<ModifySrqCmd>(attr::uhw::IN)?.mmap_info_addr;
         let most = self.limits().shared_receives;
@@ -163,9 +171,11 @@ impl State {
         let Some(srq) = self.srqs.get_mut(number) else { return };
         if srq.ring.count() < srq.limit {
             srq.limit = 0;
-            srq.events += 1;
             let listener = srq.listener;
-            self.tell(listener, event_type::SRQ_LIMIT_REACHED);
+            let told = self.tell(listener, event_type::SRQ_LIMIT_REACHED);
+            if let Some(srq) = self.srqs.get_mut(number) {
+                srq.events += u32::from(told);
+            }
         }
     }
 

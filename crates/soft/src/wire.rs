@@ -61,7 +61,7 @@ pub(crate) struct Context {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listener {
     pub(crate) context: u32,
-    /// A file of its own, if it was created with one.
+    /// The one that it was created with, or else the first one that there was by then.
     pub(crate) file: Option<u32>,
     pub(crate) user_handle: u64,
 }
@@ -103,12 +103,12 @@ impl Wire {
             devices: Vec::new(),
             contexts: Table::new(0..=u32::MAX - 1),
             files: Table::new(0..=u32::MAX - 1),
-            pds: Table::new(1..=0x7ffc),
+            pds: Table::new(1..=1 << 20),
             mrs: Table::new(MR_NUMBERS),
             mws: Table::new(MW_NUMBERS),
-            cqs: Table::new(1..=16384),
-            srqs: Table::new(0x2_0001..=0x4_0000),
-            qps: Table::new(17..=0x2_0000),
+            cqs: Table::new(1..=1 << 20),
+            srqs: Table::new(0x2_0001..=1 << 20),
+            qps: Table::new(17..=1 << 20),
             ahs: Table::new(1..=32767),
             counters: Table::new(1..=u32::MAX - 1),
             timers: BTreeSet::new(),
@@ -261,24 +261,25 @@ impl State {
         self.files.retain(|_, file| file.context != context || file.users > 0 || !file.is_closed());
     }
 
-    /// Tells of something that has happened to an object.
-    pub(crate) fn tell(&mut self, listener: Listener, event: u32) {
-        self.tell_context(listener.context, listener.file, listener.user_handle, event);
+    /// Tells of something that has happened to an object. Says whether somebody listens.
+    pub(crate) fn tell(&mut self, listener: Listener, event: u32) -> bool {
+        let Some(file) = listener.file.and_then(|file| self.files.get_mut(file)) else { return false };
+        file.asynchronous(listener.user_handle, event);
+        self.slow_reader |= !file.flush();
+        true
     }
 
-    fn tell_context(&mut self, context: u32, file: Option<u32>, element: u64, event: u32) {
-        let default = self.contexts.get(context).and_then(|context| context.async_file);
-        if let Some(file) = file.or(default).and_then(|file| self.files.get_mut(file)) {
-            file.asynchronous(element, event);
-            self.slow_reader |= !file.flush();
-        }
+    /// Tells a context of something that has happened to none of its objects.
+    fn tell_context(&mut self, context: u32, user_handle: u64, event: u32) {
+        let file = self.contexts.get(context).and_then(|context| context.async_file);
+        self.tell(Listener { context, file, user_handle }, event);
     }
 
     /// Takes a device away, with all that is in its contexts, as if it had been unplugged.
     pub(crate) fn remove_device(&mut self, device: usize) {
         self.devices[device].gone = true;
         for context in self.contexts_of(device) {
-            self.tell_context(context, None, 0, event_type::DEVICE_FATAL);
+            self.tell_context(context, 0, event_type::DEVICE_FATAL);
             self.clear(context);
         }
     }
@@ -301,7 +302,7 @@ impl State {
     fn tell_of_port(&mut self, device: usize, event: u32) {
         const PORT: u64 = 1;
         for context in self.contexts_of(device) {
-            self.tell_context(context, None, PORT, event);
+            self.tell_context(context, PORT, event);
         }
     }
 

@@ -269,17 +269,17 @@ impl<'a> Thread<'a> {
         match form {
             Form::Handle(kind) => Value::Word(self.handle(context, kind)),
             Form::New => Value::Word(0),
-            Form::File => self.file(context),
-            Form::In(length) if length == size_of::<QpCap>() => {
+            Form::File(_) => self.file(context),
+            Form::Struct(length) if length == size_of::<QpCap>() => {
                 let cap = [16, 16, 3, 3, 64].map(|most| self.random.u32(..most + 1));
                 Value::In(cap.as_bytes().to_vec())
             }
-            Form::In(length) => words(self, length),
+            Form::In(length) | Form::Struct(length) => words(self, length),
             Form::AtLeast(_) if id == attr::uhw::IN => Value::In(self.driver_input()),
             Form::AtLeast(least) => words(self, least + 16),
-            Form::Out(_) if id == attr::uhw::OUT => Value::Out(vec![0xaa; 64]),
-            Form::Out(0) => Value::Out(vec![0xaa; 192]),
-            Form::Out(least) => Value::Out(vec![0xaa; least]),
+            Form::Room(_) if id == attr::uhw::OUT => Value::Out(vec![0xaa; 64]),
+            Form::Room(0) => Value::Out(vec![0xaa; 192]),
+            Form::Out(least) | Form::Room(least) => Value::Out(vec![0xaa; least]),
             Form::Constant(_) => Value::Number(self.small().into()),
             Form::Flags(_) => Value::Number(if self.random.u8(..4) == 0 { self.small().into() } else { 0 }),
         }
@@ -302,13 +302,15 @@ impl<'a> Thread<'a> {
                 bytes.truncate(length);
                 Value::In(bytes)
             }
-            Form::In(_) | Form::AtLeast(_) => Value::In((0..length).map(|_| self.random.u8(..)).collect()),
-            Form::Out(_) => Value::Out(vec![0xaa; length]),
+            Form::In(_) | Form::Struct(_) | Form::AtLeast(_) => {
+                Value::In((0..length).map(|_| self.random.u8(..)).collect())
+            }
+            Form::Out(_) | Form::Room(_) => Value::Out(vec![0xaa; length]),
             Form::Constant(_) | Form::Flags(_) => match self.random.bool() {
                 true => Value::Number(self.random.u64(..)),
                 false => Value::In((0..length.min(8)).map(|_| self.random.u8(..)).collect()),
             },
-            Form::Handle(_) | Form::New | Form::File => match self.random.bool() {
+            Form::Handle(_) | Form::New | Form::File(_) => match self.random.bool() {
                 true => Value::Word(anything(&mut self.random)),
                 false => Value::Number(self.random.u64(..)),
             },
@@ -324,7 +326,7 @@ impl<'a> Thread<'a> {
                 _ if spec.mandatory => 3,
                 (attr::uhw::IN | attr::create_qp::SOURCE_QPN, _) if of_qp => 240,
                 (attr::create_qp::SRQ_HANDLE, _) if of_qp => 128,
-                (_, Form::File) => 128,
+                (_, Form::File(_)) => 128,
                 _ => 16,
             };
             if self.random.u8(..) < left_out {

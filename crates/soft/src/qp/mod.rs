@@ -8,13 +8,14 @@ use uverbs_ioctl::{Errno, Result};
 use uverbs_uapi::ioctl_cmds::{attr, method, object};
 use uverbs_uapi::ioctl_verbs::{AccessFlags, QpCap, QpCreateFlags, qp_type};
 use uverbs_uapi::rxe::{CreateQpResp, RecvWqe, SendWqe, Sge};
-use uverbs_uapi::user_verbs::{DestroyQpResp, ModifyQp, QueryQp, QueryQpResp};
+use uverbs_uapi::user_verbs::{DestroyQpResp, ModifyQp, QpDest, QueryQp, QueryQpResp};
 use uverbs_uapi::values::{event_type, qp_state};
 
 use crate::attributes::{Attributes, Form, may, must};
 use crate::context::Session;
 use crate::counter::OPERATIONS;
 use crate::device::{Limits, Place};
+use crate::events::Use;
 use crate::methods::Method;
 use crate::multicast::Group;
 use crate::requester::Held;
@@ -63,6 +64,22 @@ pub(crate) struct Qp {
     events: u32,
 }
 
+/// What the driver answers before it has been told where the peer is.
+const NOWHERE: QpDest = QpDest {
+    dgid: [0; 16],
+    flow_label: 0,
+    dlid: 0,
+    reserved: 0,
+    sgid_index: 0,
+    hop_limit: 0,
+    traffic_class: 0,
+    sl: 0,
+    src_path_bits: 0,
+    static_rate: 0,
+    is_global: 1,
+    port_num: 0,
+};
+
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
@@ -83,15 +100,15 @@ pub(crate) const METHODS: &[Method] = &[
             may(attr::create_qp::SEND_CQ_HANDLE, Form::Handle(Kind::Cq)),
             may(attr::create_qp::RECV_CQ_HANDLE, Form::Handle(Kind::Cq)),
             must(attr::create_qp::USER_HANDLE, Form::In(8)),
-            must(attr::create_qp::CAP, Form::In(size_of::<QpCap>())),
+            must(attr::create_qp::CAP, Form::Struct(size_of::<QpCap>())),
             must(attr::create_qp::TYPE, Form::Constant(u32::MAX as u64)),
-            may(attr::create_qp::FLAGS, Form::Flags(QpCreateFlags::all().bits() as u64)),
+            may(attr::create_qp::FLAGS, Form::Flags(u32::MAX as u64)),
             may(attr::create_qp::SOURCE_QPN, Form::In(4)),
-            may(attr::create_qp::EVENT_FD, Form::File),
-            must(attr::create_qp::RESP_CAP, Form::Out(size_of::<QpCap>())),
+            may(attr::create_qp::EVENT_FD, Form::File(Use::Asynchronous)),
+            must(attr::create_qp::RESP_CAP, Form::Room(size_of::<QpCap>())),
             must(attr::create_qp::RESP_QP_NUM, Form::Out(4)),
             may(attr::uhw::IN, Form::AtLeast(0)),
-            may(attr::uhw::OUT, Form::Out(0)),
+            may(attr::uhw::OUT, Form::Room(0)),
         ],
         run: create,
     },
@@ -136,25 +153,41 @@ fn grant(asked: &QpCap, limits: &Limits, has_srq: bool) -> Result<QpCap> {
 
 fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<()> {
     use attr::create_qp as id;
-    let kind = attributes.number(id::TYPE) as u32;
-    let pd = session.pd(attributes.handle(id::PD_HANDLE)?)?;
-    let send_cq = session.number(Kind::Cq, attributes.handle(id::SEND_CQ_HANDLE)?)?;
-    let recv_cq = session.number(Kind::Cq, attributes.handle(id::RECV_CQ_HANDLE)?)?;
-    let srq = attributes.has(id::SRQ_HANDLE).then(|| attributes.handle(id::SRQ_HANDLE)).transpose()?;
-    let srq = srq.map(|handle| session.number(Kind::Srq, handle)).transpose()?;
     let file = session.event_file(attributes, id::EVENT_FD)?;
-    let flags = QpCreateFlags::from_bits_retain(attributes.number(id::FLAGS) as u32);
-    if !matches!(kind, qp_type::RC | qp_type::UC | qp_type::UD)
-        || !(flags - QpCreateFlags::SQ_SIG_ALL).is_empty()
-        || attributes.has(id::SOURCE_QPN)
-    {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let wants_input = attributes.length(attr::uhw::IN) > 0;
-    if wants_input || attributes.length(attr::uhw::OUT) < size_of::<CreateQpResp>() {
+    let kind = attributes.number(id::TYPE) as u32;
+    let known =
+        [qp_type::RC, qp_type::UC, qp_type::UD, qp_type::XRC_INI, qp_type::RAW_PACKET, qp_type::DRIVER];
+    let initiator = kind == qp_type::XRC_INI;
+    if !known.contains(&kind) || initiator && attributes.has(id::SRQ_HANDLE) {
         return Err(Errno::EINVAL);
     }
-    let mut cap = grant(&attributes.input(id::CAP)?, session.limits(), srq.is_some())?;
+    let pd = session.pd(attributes.handle(id::PD_HANDLE)?)?;
+    let send_cq = session.number(Kind::Cq, attributes.handle(id::SEND_CQ_HANDLE)?)?;
+    // What is an initiator of XRC alone receives nothing.
+    let recv_cq = match attributes.handle(id::RECV_CQ_HANDLE) {
+        Err(_) if initiator => send_cq,
+        handle => session.number(Kind::Cq, handle?)?,
+    };
+    let srq = attributes.has(id::SRQ_HANDLE).then(|| attributes.handle(id::SRQ_HANDLE)).transpose()?;
+    let srq = srq.map(|handle| session.number(Kind::Srq, handle)).transpose()?;
+    let flags = QpCreateFlags::from_bits(attributes.number(id::FLAGS) as u32).ok_or(Errno::EINVAL)?;
+    let special = flags - QpCreateFlags::SQ_SIG_ALL;
+    let of_raw = QpCreateFlags::SCATTER_FCS | QpCreateFlags::CVLAN_STRIPPING;
+    let allowed = match kind {
+        qp_type::RAW_PACKET | qp_type::DRIVER => true,
+        qp_type::UD => !special.intersects(of_raw),
+        _ => special.is_empty(),
+    };
+    let wants_input = attributes.length(attr::uhw::IN) > 0;
+    if !allowed || wants_input || attributes.length(attr::uhw::OUT) < size_of::<CreateQpResp>() {
+        return Err(Errno::EINVAL);
+    }
+    let supported = matches!(kind, qp_type::RC | qp_type::UC | qp_type::UD);
+    if !supported || !special.is_empty() || attributes.has(id::SOURCE_QPN) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let asked: QpCap = attributes.input(id::CAP)?;
+    let mut cap = grant(&asked, session.limits(), srq.is_some())?;
     let listener =
         Listener { context: session.context, file, user_handle: attributes.input(id::USER_HANDLE)? };
     let element = size_of::<SendWqe>() + cap.max_inline_data as usize;
@@ -179,7 +212,7 @@ fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<
         cap,
         signal_all: flags.contains(QpCreateFlags::SQ_SIG_ALL),
         state: qp_state::RESET,
-        attr: ModifyQp { path_mtu: 1, ..Default::default() },
+        attr: ModifyQp { path_mtu: 1, dest: NOWHERE, alt_dest: NOWHERE, ..Default::default() },
         peer: None,
         sends,
         receives,
@@ -196,13 +229,16 @@ fn create(session: &mut Session<'_>, attributes: &mut Attributes<'_>) -> Result<
         events: 0,
     })?;
     session.state.use_all_of(number, true);
-    let mut response =
-        CreateQpResp { sq_mi: session.offer(Kind::Qp, number, send_memory), ..Default::default() };
+    let mut response: CreateQpResp = attributes.before(attr::uhw::OUT)?;
+    response.sq_mi = session.offer(Kind::Qp, number, send_memory);
     if let Some(memory) = receive_memory {
         response.rq_mi = session.offer(Kind::Qp, number, memory);
+    } else {
+        // What was asked for of what there is not is not looked at.
+        (cap.max_recv_wr, cap.max_recv_sge) = (asked.max_recv_wr, asked.max_recv_sge);
     }
     attributes.output(attr::uhw::OUT, &response)?;
-    attributes.output(id::RESP_CAP, &cap)?;
+    attributes.output_padded(id::RESP_CAP, &cap)?;
     attributes.output(id::RESP_QP_NUM, &number)?;
     let handle = session.handle(Kind::Qp, number);
     attributes.created(id::HANDLE, handle);
@@ -300,10 +336,12 @@ impl State {
 
     /// Tells of something that has happened to a QP.
     pub(crate) fn tell_of_qp(&mut self, number: u32, event: u32) {
-        if let Some(qp) = self.qps.get_mut(number) {
-            qp.events += 1;
+        if let Some(qp) = self.qps.get(number) {
             let listener = qp.listener;
-            self.tell(listener, event);
+            let told = self.tell(listener, event);
+            if let Some(qp) = self.qps.get_mut(number) {
+                qp.events += u32::from(told);
+            }
         }
     }
 

@@ -1,14 +1,14 @@
 //! Changes of state and attributes.
 
 use uverbs_ioctl::{Errno, Result};
-use uverbs_uapi::ioctl_verbs::qp_type;
-use uverbs_uapi::user_verbs::ModifyQp;
+use uverbs_uapi::ioctl_verbs::{ACCESS_OPTIONAL_RANGE, AccessFlags, qp_type};
+use uverbs_uapi::user_verbs::{ModifyQp, QpDest};
 use uverbs_uapi::values::qp_state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
 use uverbs_uapi::values::{QpAttrMask as Mask, event_type, mtu};
 
 use super::Qp;
 use crate::context::Session;
-use crate::device::Place;
+use crate::device::{HOPS, Place};
 use crate::table::Kind;
 use crate::wire::State;
 
@@ -20,24 +20,41 @@ impl Session<'_> {
         let mask = mask.ok_or(Errno::EOPNOTSUPP)?;
         let number = self.number(Kind::Qp, request.qp_handle)?;
         let qp = self.state.qps.get(number).ok_or(Errno::ENOENT)?;
-        let out_of_range = mask.contains(Mask::PORT) && request.port_num != 1
+        let mut mask = mask;
+        let mut request = *request;
+        if mask.contains(Mask::PORT) && request.port_num != 1 {
+            return Err(Errno::EINVAL);
+        }
+        if mask.contains(Mask::AV) {
+            let port = request.dest.port_num;
+            let ready = mask.contains(Mask::STATE) && u32::from(request.qp_state) == RTR;
+            if port != 1 || ready && port != qp.attr.port_num {
+                return Err(Errno::EINVAL);
+            }
+            if !ready {
+                // The core takes the port along with the address.
+                mask |= Mask::PORT;
+                request.port_num = port;
+            }
+        }
+        let out_of_range = mask.contains(Mask::ALT_PATH)
+            && (request.alt_port_num != 1 || request.alt_dest.port_num != 1)
             || mask.contains(Mask::STATE) && u32::from(request.qp_state) > ERR
             || mask.contains(Mask::CUR_STATE) && u32::from(request.cur_qp_state) > ERR;
         if out_of_range {
             return Err(Errno::EINVAL);
         }
-        let peer = if mask.contains(Mask::AV) {
-            let dest = &request.dest;
-            let ready = mask.contains(Mask::STATE) && u32::from(request.qp_state) == RTR;
-            if dest.port_num != 1 || ready && dest.port_num != qp.attr.port_num {
-                return Err(Errno::EINVAL);
+        let peer = if mask.contains(Mask::AV) { self.state.peer(qp, &request.dest)? } else { None };
+        if mask.contains(Mask::ALT_PATH) {
+            let dest = &request.alt_dest;
+            if dest.is_global != 0 {
+                self.hca().gid(dest.sgid_index).ok_or(Errno::ENODATA)?;
             }
-            Some(self.state.resolve(qp.device, dest.is_global != 0, &dest.dgid, dest.sgid_index)?)
-        } else {
-            None
-        };
-        qp.check(request, mask, self.limits().outstanding_reads)?;
-        self.state.apply(number, request, mask, peer);
+            // The core has alternate paths for InfiniBand alone.
+            return Err(Errno::EINVAL);
+        }
+        qp.check(&request, mask, self.limits().outstanding_reads)?;
+        self.state.apply(number, &request, mask, peer);
         Ok(())
     }
 }
@@ -49,17 +66,27 @@ impl Qp {
     }
 
     fn check(&self, request: &ModifyQp, mask: Mask, outstanding_reads: u8) -> Result<()> {
-        let from = if mask.contains(Mask::CUR_STATE) { request.cur_qp_state.into() } else { self.state };
-        let to = if mask.contains(Mask::STATE) { request.qp_state.into() } else { from };
-        let (required, optional) = transition(self.kind, from, to).ok_or(Errno::EINVAL)?;
-        let good = mask.contains(required)
-            && (required | optional | Mask::STATE).contains(mask)
-            // As the driver does, whatever it was told to assume.
-            && !(from == SQD && mask.contains(Mask::STATE) && self.is_draining() && to != ERR)
+        let access = AccessFlags::from_bits_retain(request.qp_access_flags & !ACCESS_OPTIONAL_RANGE);
+        let lacks = AccessFlags::ZERO_BASED | AccessFlags::HUGETLB;
+        let good = !(mask.contains(Mask::ACCESS_FLAGS)
+            && (self.kind == qp_type::UD || !(AccessFlags::all() - lacks).contains(access)))
             && !(mask.contains(Mask::PATH_MTU) && u32::from(request.path_mtu) > mtu::MTU_4096)
             && !(mask.contains(Mask::MAX_QP_RD_ATOMIC) && request.max_rd_atomic > outstanding_reads)
-            && !(mask.contains(Mask::TIMEOUT) && request.timeout > 31);
+            && !(mask.contains(Mask::TIMEOUT) && request.timeout > 31)
+            && (!mask.contains(Mask::STATE) || self.may_move(request, mask));
         if good { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Whether a change of state is one that there is, and has what it needs.
+    fn may_move(&self, request: &ModifyQp, mask: Mask) -> bool {
+        let from = if mask.contains(Mask::CUR_STATE) { request.cur_qp_state.into() } else { self.state };
+        let to = request.qp_state.into();
+        // As the driver does, whatever it was told to assume.
+        let drains = from == SQD && self.is_draining() && to != ERR;
+        let transition = transition(self.kind, from, to).filter(|_| !drains);
+        transition.is_some_and(|(required, optional)| {
+            mask.contains(required) && (required | optional | Mask::STATE).contains(mask)
+        })
     }
 
     /// Takes what the mask selects over.
@@ -75,11 +102,6 @@ impl Qp {
             PKEY_INDEX pkey_index;
             PORT port_num;
             QKEY qkey;
-            AV dest;
-            ALT_PATH alt_dest;
-            ALT_PATH alt_port_num;
-            ALT_PATH alt_pkey_index;
-            ALT_PATH alt_timeout;
             PATH_MTU path_mtu;
             TIMEOUT timeout;
             RETRY_CNT retry_cnt;
@@ -89,8 +111,15 @@ impl Qp {
             EN_SQD_ASYNC_NOTIFY en_sqd_async_notify;
             DEST_QPN dest_qp_num;
         }
+        if mask.contains(Mask::AV) {
+            let QpDest { dgid, flow_label, sgid_index, traffic_class, port_num, .. } = request.dest;
+            let resolved = matches!(peer, Some(Place::Device(_)));
+            let hop_limit = if resolved { HOPS } else { request.dest.hop_limit };
+            attr.dest =
+                QpDest { dgid, flow_label, sgid_index, hop_limit, traffic_class, port_num, ..super::NOWHERE };
+        }
         let round =
-            |number: u8| if number == 0 { 0 } else { number.checked_next_power_of_two().unwrap_or(128) };
+            |number: u8| if number == 0 { 0 } else { number.checked_next_power_of_two().unwrap_or(0) };
         if mask.contains(Mask::MAX_QP_RD_ATOMIC) {
             attr.max_rd_atomic = round(request.max_rd_atomic);
         }
@@ -111,6 +140,17 @@ impl Qp {
 }
 
 impl State {
+    /// Where a QP is to be connected to. That of datagrams is looked at no further.
+    fn peer(&self, qp: &Qp, dest: &QpDest) -> Result<Option<Place>> {
+        if dest.is_global == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if qp.kind == qp_type::UD {
+            return self.hca(qp.device).gid(dest.sgid_index).map(|_| None).ok_or(Errno::ENODATA);
+        }
+        self.resolve(qp.device, true, &dest.dgid, dest.sgid_index).map(Some)
+    }
+
     fn apply(&mut self, number: u32, request: &ModifyQp, mask: Mask, peer: Option<Place>) {
         let Some(qp) = self.qps.get_mut(number) else { return };
         qp.set(request, mask, peer);
@@ -139,9 +179,9 @@ impl State {
         }
     }
 
-    /// Tells that nothing is under way any more in a QP that is to drain, if that is so and wanted.
+    /// Tells that nothing is under way any more in a QP that is to drain, if that is so. Like the driver, it does not ask whether that is wanted.
     pub(crate) fn drained(&mut self, number: u32) {
-        let tells = |qp: &Qp| qp.state == SQD && !qp.is_draining() && qp.attr.en_sqd_async_notify != 0;
+        let tells = |qp: &Qp| qp.state == SQD && !qp.is_draining();
         if self.qps.get(number).is_some_and(tells) {
             self.tell_of_qp(number, event_type::SQ_DRAINED);
         }
