@@ -47,8 +47,8 @@ pub(crate) fn run(case: &str) {
         let _ = stderr.read_to_end(&mut output);
         String::from_utf8_lossy(&output).into_owned()
     });
-    // One may wait for the stress test, which lasts as long as it is told to.
-    let limit = LIMIT + crate::stress::duration().0;
+    // One may wait for those tests that last as long as they are told to.
+    let limit = LIMIT + crate::stress::duration().0 + crate::differential::allowance();
     let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {

@@ -6,7 +6,8 @@
 //! On an EFA device, only tests of EFA run: those for the model as it is, or as `UVERBS_TEST_EFA` says that it was configured
 //! (`few`, `mute`). On a siw device, those of [`siw`] run and no others.
 //! `UVERBS_TEST_COUNTERS` says that it has completion counters; without it their tests run only if it has.
-//! `UVERBS_TEST_STRESS` says how long the test in [`stress`] lasts, in seconds.
+//! `UVERBS_TEST_STRESS` says how long the test in [`stress`] lasts, in seconds; `UVERBS_TEST_DIFFERENTIAL` how many commands the one in
+//! [`differential`] generates.
 //! Tests share the device and run in parallel. One that must have a process to itself, because it counts file descriptors or
 //! changes its credentials or namespaces, runs in a child: this program once more, told which test by `UVERBS_TEST_CASE`.
 
@@ -21,6 +22,7 @@ mod counters;
 mod cq;
 mod datagram;
 mod device;
+mod differential;
 mod dma_buf;
 mod efa;
 mod efa_counters;
@@ -71,6 +73,8 @@ enum Kind {
     Kernel,
     KernelAlone,
     KernelCounting,
+    /// A test that runs in a child process of its own, on soft-RoCE of the kernel that devices inside the process are like.
+    Compared,
     /// A test that runs in a child process of its own, on kernels after 6.12: up to then a soft-RoCE device does not go before its last context is
     /// closed.
     Unplugging,
@@ -123,6 +127,7 @@ const MODULES: &[&[Case]] = &[
     runtime::CASES,
     lifetime::CASES,
     inside::CASES,
+    differential::CASES,
     stress::CASES,
     fork::CASES,
     mtu::CASES,
@@ -169,11 +174,12 @@ impl Case {
         let ignored = there.own != self.kind.own()
             || self.is_of_the_kernel() && there.soft
             || matches!(self.kind, Kind::Counting | Kind::KernelCounting) && !there.counters
+            || self.kind == Kind::Compared && (there.soft || lifetime::kernel_version() < (7, 3))
             || self.kind == Kind::Unplugging && !there.soft && lifetime::kernel_version() <= (6, 12);
         let path = self.path();
         let run = move || {
             match self.kind {
-                Kind::Alone | Kind::KernelAlone | Kind::Unplugging | Kind::SiwAlone => {
+                Kind::Alone | Kind::KernelAlone | Kind::Compared | Kind::Unplugging | Kind::SiwAlone => {
                     child::run(&self.path());
                 }
                 _ => (self.run)(),

@@ -176,15 +176,18 @@ fn verdict(error: Option<&anyhow::Error>) -> &'static str {
 }
 
 fn integration(kernel: Line) -> Result<()> {
-    const STRESS: &str = "UVERBS_TEST_STRESS";
+    // What makes tests longer, and how many there are of it in a second.
+    const LONGER: [(&str, u64); 2] = [("UVERBS_TEST_STRESS", 1), ("UVERBS_TEST_DIFFERENTIAL", 50)];
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(kernel, host::cargo_executable(&build)?, "integration");
     vm.environment.push(("UVERBS_TEST_DEVICE", "rxe0".to_owned()));
-    if let Ok(stress) = std::env::var(STRESS) {
-        let seconds = stress.split(':').next().unwrap_or_default();
-        vm.timeout +=
-            seconds.parse::<u64>().with_context(|| format!("{STRESS}={stress}: not a number of seconds"))?;
-        vm.environment.push((STRESS, stress));
+    for (name, a_second) in LONGER {
+        if let Ok(value) = std::env::var(name) {
+            let number = value.split(':').next().unwrap_or_default();
+            let number: u64 = number.parse().with_context(|| format!("{name}={value}: not a number"))?;
+            vm.timeout += number / a_second;
+            vm.environment.push((name, value));
+        }
     }
     let status = patiently(&vm)?;
     ensure!(status == 0, "the tests ended with status {status}");
@@ -195,8 +198,8 @@ fn integration(kernel: Line) -> Result<()> {
 fn counters() -> Result<()> {
     let build = ["test", "-p", "uverbs-tests", "--test", "integration", "--no-run"];
     let mut vm = with_program(Line::V7_3, host::cargo_executable(&build)?, "integration");
-    let script =
-        "integration counters && uverbs counters run -d rxe0 --errors && remote_writes && credits && epoll";
+    let script = "integration counters && integration differential::written && \
+                  uverbs counters run -d rxe0 --errors && remote_writes && credits && epoll";
     for example in ["remote_writes", "credits", "epoll"] {
         let host = host::cargo_executable(&["build", "-p", "uverbs", "--example", example])?;
         vm.files.push(Copy { host, guest: format!("/usr/bin/{example}") });
