@@ -21,62 +21,30 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Test {
     perftest: &'static str,
     uverbs: [&'static str; 2],
-    options: &'static [&'static str],
+    options: &'static str,
     result: &'static str,
 }
 
 const TYPICAL: &str = "t_typical";
 const AVERAGE: &str = "BW_average";
 
+const fn latency(perftest: &'static str, verb: &'static str, options: &'static str) -> Test {
+    Test { perftest, uverbs: ["lat", verb], options, result: TYPICAL }
+}
+
+const fn bandwidth(perftest: &'static str, verb: &'static str, options: &'static str) -> Test {
+    Test { perftest, uverbs: ["bw", verb], options, result: AVERAGE }
+}
+
 const TESTS: [Test; 8] = [
-    Test {
-        perftest: "ib_send_lat",
-        uverbs: ["lat", "send"],
-        options: &["-s", "64", "-n", "500", "-I", "0", "-e"],
-        result: TYPICAL,
-    },
-    Test {
-        perftest: "ib_write_lat",
-        uverbs: ["lat", "write"],
-        options: &["-s", "64", "-n", "500", "-I", "0"],
-        result: TYPICAL,
-    },
-    Test {
-        perftest: "ib_read_lat",
-        uverbs: ["lat", "read"],
-        options: &["-s", "64", "-n", "500", "-e"],
-        result: TYPICAL,
-    },
-    Test {
-        perftest: "ib_atomic_lat",
-        uverbs: ["lat", "atomic"],
-        options: &["-n", "500", "-e"],
-        result: TYPICAL,
-    },
-    Test {
-        perftest: "ib_send_bw",
-        uverbs: ["bw", "send"],
-        options: &["-s", "64", "-n", "2000"],
-        result: AVERAGE,
-    },
-    Test {
-        perftest: "ib_send_bw",
-        uverbs: ["bw", "send"],
-        options: &["-s", "65536", "-n", "200"],
-        result: AVERAGE,
-    },
-    Test {
-        perftest: "ib_write_bw",
-        uverbs: ["bw", "write"],
-        options: &["-s", "65536", "-n", "200"],
-        result: AVERAGE,
-    },
-    Test {
-        perftest: "ib_read_bw",
-        uverbs: ["bw", "read"],
-        options: &["-s", "65536", "-n", "200"],
-        result: AVERAGE,
-    },
+    latency("ib_send_lat", "send", "-s 64 -n 500 -I 0 -e"),
+    latency("ib_write_lat", "write", "-s 64 -n 500 -I 0"),
+    latency("ib_read_lat", "read", "-s 64 -n 500 -e"),
+    latency("ib_atomic_lat", "atomic", "-n 500 -e"),
+    bandwidth("ib_send_bw", "send", "-s 64 -n 2000"),
+    bandwidth("ib_send_bw", "send", "-s 65536 -n 200"),
+    bandwidth("ib_write_bw", "write", "-s 65536 -n 200"),
+    bandwidth("ib_read_bw", "read", "-s 65536 -n 200"),
 ];
 
 #[derive(Serialize)]
@@ -109,7 +77,7 @@ fn main() -> Result<()> {
 
 impl Test {
     fn measure(&self, device: &str, pairs: usize) -> Result<Outcome> {
-        let name = [&[self.perftest][..], self.options].concat().join(" ");
+        let name = format!("{} {}", self.perftest, self.options);
         let unit = if self.result == TYPICAL { "µs" } else { "MiB/s" };
         let mut outcome = Outcome { name, unit, perftest: Vec::new(), uverbs: Vec::new() };
         for pair in 0..pairs {
@@ -127,7 +95,7 @@ impl Test {
 
     fn command(&self, program: &str, words: &[&str], device: &str) -> Command {
         let mut command = Command::new(program);
-        command.args(words).args(["-d", device, "-x", GID_INDEX]).args(self.options);
+        command.args(words).args(["-d", device, "-x", GID_INDEX]).args(self.options.split(' '));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -10,6 +10,7 @@ mod link;
 mod output;
 mod peer;
 mod pingpong;
+mod progress;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,5 @@
 //! Looks at the clock and at the peer while a test runs.
 
-use std::io::{IsTerminal, stderr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use anyhow::{Result, bail};
 use super::agreed::Test;
 use super::exchange::Message;
 use crate::peer::Peer;
+use crate::progress::Progress;
 
 /// Polls that find nothing, or rounds of a loop, between two looks.
 const ROUNDS: u32 = 1024;
@@ -29,22 +29,12 @@ pub(super) struct Watch<'a> {
     start: Instant,
     last_move: Instant,
     last_look: Instant,
-    next_report: Option<Instant>,
-    reported: bool,
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        if self.reported {
-            eprintln!();
-        }
-    }
+    progress: Progress,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(test: &'a Test, timeout: Duration, peer: &'a mut Peer, shows_progress: bool) -> Self {
         let now = Instant::now();
-        let next_report = (shows_progress && stderr().is_terminal()).then(|| now + Duration::from_secs(2));
         Self {
             test,
             timeout,
@@ -56,8 +46,7 @@ impl<'a> Watch<'a> {
             start: now,
             last_move: now,
             last_look: now,
-            next_report,
-            reported: false,
+            progress: Progress::new(shows_progress),
         }
     }
 
@@ -153,16 +142,9 @@ impl<'a> Watch<'a> {
     }
 
     fn report(&mut self, now: Instant, done: u64) {
-        if let Some(due) = self.next_report
-            && now >= due
-        {
-            let (done, all, what) = match self.test.duration {
-                Some(seconds) => ((now - self.start).as_secs().min(seconds), seconds, "seconds"),
-                None => (done, self.test.operations(), "operations"),
-            };
-            eprint!("\r{done} of {all} {what}");
-            self.reported = true;
-            self.next_report = Some(now + Duration::from_secs(1));
-        }
+        self.progress.show(|| match self.test.duration {
+            Some(seconds) => format!("{} of {seconds} seconds", (now - self.start).as_secs().min(seconds)),
+            None => format!("{done} of {} operations", self.test.operations()),
+        });
     }
 }

@@ -1,6 +1,5 @@
 //! The loop that runs the ends of a ping-pong, by polling or by events.
 
-use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -8,6 +7,7 @@ use uverbs::{CompletionChannel, QueuePairType};
 
 use super::Plan;
 use super::end::End;
+use crate::progress::Progress;
 
 /// Runs until all ends are done: how long it took.
 pub(super) fn exchange_messages(
@@ -56,23 +56,12 @@ struct Watch<'a> {
     /// Polls since the last completion.
     idle: u64,
     last_move: Instant,
-    next_report: Option<Instant>,
-    reported: bool,
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        if self.reported {
-            eprintln!();
-        }
-    }
+    progress: Progress,
 }
 
 impl<'a> Watch<'a> {
     fn new(plan: &'a Plan<'a>) -> Self {
-        let now = Instant::now();
-        let next_report = stderr().is_terminal().then(|| now + Duration::from_secs(2));
-        Self { plan, idle: 0, last_move: now, next_report, reported: false }
+        Self { plan, idle: 0, last_move: Instant::now(), progress: Progress::new(true) }
     }
 
     fn moved(&mut self) {
@@ -110,13 +99,9 @@ impl<'a> Watch<'a> {
     }
 
     fn report(&mut self, ends: &[End<'_>]) {
-        if let Some(due) = self.next_report
-            && Instant::now() >= due
-        {
+        self.progress.show(|| {
             let done = ends.iter().map(End::received).min().unwrap_or_default();
-            eprint!("\r{done} of {} exchanges", self.plan.options.iters);
-            self.reported = true;
-            self.next_report = Some(due + Duration::from_secs(1));
-        }
+            format!("{done} of {} exchanges", self.plan.options.iters)
+        });
     }
 }
