@@ -280,7 +280,8 @@ fn takes_no_time() {
     let (before, sleeps_before) = processor_time();
     std::thread::sleep(Duration::from_millis(500));
     let (after, sleeps) = processor_time();
-    assert!(after - before < Duration::from_millis(10), "{:?}", after - before);
+    // Less than a tenth. Where time is counted by the ticks of a clock it is not much more exact.
+    assert!(after - before < Duration::from_millis(50), "{:?}", after - before);
     assert!(sleeps - sleeps_before <= 2, "{sleeps} after {sleeps_before}");
 }
 
@@ -374,17 +375,21 @@ fn all_calls(faults: impl Fn(u64) -> Faults, fails_well: impl Fn(&uverbs::Error)
         assert!(device.resources().values().all(|count| *count == 0), "{number}: {:?}", device.resources());
         result
     };
+    let threads_before = threads();
+    // A thread is seen for a moment after it has been joined.
+    let no_thread_is_left = || wait_until("the thread's end", || threads() == threads_before);
     // What is allocated once is there from then on.
     let calls = attempt(u64::MAX).unwrap();
-    let (before, threads_before) = (Holdings::of_this_process(), threads());
+    no_thread_is_left();
+    let before = Holdings::of_this_process();
     let mut failed = 0;
     for number in 1..=calls {
         if let Err(error) = attempt(number) {
             fails_well(&error);
             failed += 1;
         }
-        let now = (Holdings::of_this_process(), threads());
-        assert_eq!(now, (before.clone(), threads_before), "call {number} of {calls}");
+        no_thread_is_left();
+        assert_eq!(Holdings::of_this_process(), before, "call {number} of {calls}");
     }
     assert!(failed > 25 && failed + 3 >= calls, "{failed} of {calls} calls");
 }
