@@ -26,6 +26,7 @@ mod operations {
     use anyhow::{Context as _, Result, bail, ensure};
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::time::{ClockId, clock_gettime};
+    use nix::unistd::alarm;
     use uverbs::{
         AccessFlags, AddressVector, CompletionChannel, CompletionQueue, Context, CounterOperations,
         CounterType, Device, Gid, Memory, MemoryRegion, MemoryWindowType, ModifyQueuePair, Mtu,
@@ -43,9 +44,13 @@ mod operations {
     const STEPPED_TIMES: u32 = 16;
     const MANY: usize = 1000;
     const COUNTED: u64 = 42;
+    /// Seconds.
+    const LIFE: u32 = 300;
     const PATIENCE: Duration = Duration::from_secs(5);
 
     pub(super) fn run() -> Result<()> {
+        // A completion that is lost ends the program. Deadlines of their own would take what is not to be measured.
+        alarm::set(LIFE);
         let arguments: Vec<_> = std::env::args().skip(1).collect();
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         match words[..] {

@@ -1,6 +1,6 @@
 //! Memory of the user: the only place where a device of this crate touches it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, madvise};
 use uverbs_ioctl::{Errno, Result};
@@ -54,14 +54,21 @@ impl Segment {
     }
 }
 
-/// Copies from one list of segments to another, as much as there is and fits.
+/// Copies from one list of segments to another, as much as there is and fits. The last byte of each piece is written last and at once: who sees
+/// it change, in a thread that waits for that, sees what comes before it.
 pub(crate) fn copy(from: &[Segment], to: &[Segment]) {
     let (mut sources, mut targets) = (from.iter().copied(), to.iter().copied());
     let (mut source, mut target) = (sources.next(), targets.next());
     while let (Some(from), Some(into)) = (&mut source, &mut target) {
         let length = from.length.min(into.length);
-        // SAFETY: both may be used for so many bytes (the contract of `Segment::new`). They may overlap.
-        unsafe { into.start().copy_from(from.start(), length) };
+        if let Some(rest) = length.checked_sub(1) {
+            // SAFETY: both may be used for so many bytes (the contract of `Segment::new`). They may overlap: the last one is read first.
+            unsafe {
+                let last = from.start().add(rest).read();
+                into.start().copy_from(from.start(), rest);
+                AtomicU8::from_ptr(into.start().add(rest)).store(last, Ordering::Release);
+            }
+        }
         for part in [&mut *from, &mut *into] {
             part.address += length as u64;
             part.length -= length;
@@ -129,6 +136,18 @@ mod tests {
         let mut e = [0; 6];
         read(&to, &mut e);
         assert_eq!(&e, b"xyzdef");
+    }
+
+    #[test]
+    fn pieces_that_overlap_are_moved() {
+        let mut bytes = *b"abcdefgh";
+        let start = bytes.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: as above.
+        let at = |offset: u64, length| unsafe { Segment::new(start + offset, length) };
+        copy(&[at(0, 5)], &[at(2, 5)]);
+        assert_eq!(&bytes, b"ababcdeh");
+        copy(&[at(3, 5)], &[at(1, 5)]);
+        assert_eq!(&bytes, b"abcdeheh");
     }
 
     #[test]

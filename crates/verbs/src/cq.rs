@@ -172,7 +172,7 @@ impl CompletionQueue {
         Completions {
             ring: &mut *self.ring,
             shared: &self.shared,
-            next: ptr::null(),
+            next: Next(ptr::null()),
             left: 0,
             stride,
             seen: 0,
@@ -328,7 +328,7 @@ pub struct Completions<'a> {
     ring: &'a mut dyn CompletionRing,
     shared: &'a CqShared,
     /// The next one, if any are left of those that have been found.
-    next: *const WorkCompletion,
+    next: Next,
     left: u32,
     stride: usize,
     /// Those that were seen and are not given back, and the most there may be of them.
@@ -336,10 +336,13 @@ pub struct Completions<'a> {
     most: u32,
 }
 
-// SAFETY: `next` is part of the ring, which can be sent and shared.
-unsafe impl Send for Completions<'_> {}
+/// Where a completion of the ring is.
+struct Next(*const WorkCompletion);
+
+// SAFETY: it is followed only by whoever has the ring, which can be sent.
+unsafe impl Send for Next {}
 // SAFETY: as above.
-unsafe impl Sync for Completions<'_> {}
+unsafe impl Sync for Next {}
 
 impl Completions<'_> {
     /// The next completion, oldest first, `ibv_next_poll`; nothing if there is none now, which changes nothing.
@@ -350,8 +353,8 @@ impl Completions<'_> {
             return None;
         }
         // SAFETY: it has been found, and stays as it is until the ring is used again, which takes `self`. Any bits make a completion.
-        let completion = unsafe { &*self.next };
-        self.next = self.next.wrapping_byte_add(self.stride);
+        let completion = unsafe { &*self.next.0 };
+        self.next.0 = self.next.0.wrapping_byte_add(self.stride);
         self.left -= 1;
         self.seen += 1;
         if !completion.is_success() {
@@ -371,7 +374,7 @@ impl Completions<'_> {
             self.give_back();
             return false;
         }
-        (self.next, self.left) = (first, count.min(self.most - self.seen));
+        (self.next.0, self.left) = (first, count.min(self.most - self.seen));
         true
     }
 

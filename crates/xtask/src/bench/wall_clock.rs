@@ -46,9 +46,11 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The value that so many hundredths of the sorted values are below.
-fn percentile(values: &[f64], hundredths: usize) -> f64 {
-    values[(values.len() - 1) * hundredths / 100]
+/// Lower quartile, middle and upper quartile of sorted values; of two that are as near the outer ones.
+fn quarters(values: &[f64]) -> [f64; 3] {
+    let last = values.len() - 1;
+    let middle = f64::midpoint(values[last / 2], values[last - last / 2]);
+    [values[last / 4], middle, values[last - last / 4]]
 }
 
 /// Measures so many pairs of each test, into `docs/benchmarks`.
@@ -68,9 +70,8 @@ pub(crate) fn compare(kernel: Line, pairs: usize) -> Result<()> {
     ]);
     let text = document(&report.tests, pairs, &versions)?;
     let row = |test: &Test| {
-        let ratios = test.ratios();
-        let spread = Some((percentile(&ratios, 25), percentile(&ratios, 75)));
-        (test.name.clone(), vec![Some(Bar { value: percentile(&ratios, 50), spread })])
+        let [least, value, most] = quarters(&test.ratios());
+        (test.name.clone(), vec![Some(Bar { value, spread: Some((least, most)) })])
     };
     let rows: Vec<_> = report.tests.iter().map(row).collect();
     let title = "Time of uverbs bench for each of perftest's";
@@ -82,22 +83,19 @@ fn document(tests: &[Test], pairs: usize, versions: &BTreeMap<&str, String>) -> 
     let mut text = format!(
         "# Time\n\n\
          Made by `cargo xtask bench time`: [what it does](../benchmarks.md). The middle of {pairs} pairs; the ratio is of times, pair by pair, \
-         and half of the pairs are in its range.\n\n![ratios](time.svg)\n\n\
+         and at least half of the pairs are in its range.\n\n![ratios](time.svg)\n\n\
          | test | perftest | uverbs | | ratio | range |\n|---|--:|--:|---|--:|--:|\n"
     );
     for test in tests {
-        let middle = |values: &[f64]| percentile(&sorted(values.iter().copied()), 50);
-        let ratios = test.ratios();
+        let middle = |values: &[f64]| quarters(&sorted(values.iter().copied()))[1];
+        let [least, ratio, most] = quarters(&test.ratios());
         writeln!(
             text,
-            "| `{}` | {:.2} | {:.2} | {} | {:.2} | {:.2} to {:.2} |",
+            "| `{}` | {:.2} | {:.2} | {} | {ratio:.2} | {least:.2} to {most:.2} |",
             test.name,
             middle(&test.perftest),
             middle(&test.uverbs),
             test.unit,
-            percentile(&ratios, 50),
-            percentile(&ratios, 25),
-            percentile(&ratios, 75),
         )?;
     }
     text.push('\n');
@@ -121,9 +119,12 @@ mod tests {
         };
         assert_eq!(test("µs").ratios(), [0.5, 1.0, 2.0]);
         assert_eq!(test("MiB/s").ratios(), [0.5, 1.0, 2.0]);
+        assert_eq!(quarters(&[1.0, 2.0, 3.0, 4.0, 5.0]), [2.0, 3.0, 4.0]);
+        assert_eq!(quarters(&[1.0, 2.0]), [1.0, 1.5, 2.0]);
+        assert_eq!(quarters(&[7.0]), [7.0; 3]);
         let text = document(&[test("MiB/s")], 3, &BTreeMap::new()).unwrap();
         assert!(
-            text.contains("| `ib_send_bw -s 64` | 20.00 | 20.00 | MiB/s | 1.00 | 0.50 to 1.00 |"),
+            text.contains("| `ib_send_bw -s 64` | 20.00 | 20.00 | MiB/s | 1.00 | 0.50 to 2.00 |"),
             "{text}"
         );
     }
