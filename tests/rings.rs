@@ -186,6 +186,11 @@ fn vb_38_headers_that_are_written_over() {
             done.store(true, Ordering::Relaxed);
         });
         assert!(polled > 0);
+        // The driver waits for this index among those of the ring. One beyond it never comes, so the task of a QP that has failed never ends, and
+        // destroying the QP takes 50 seconds.
+        for ring in &rings {
+            ring.word(PRODUCER).store(0, Ordering::Release);
+        }
         drop((a, b));
         setup.pair_in(&context).works();
     }
