@@ -249,6 +249,12 @@ static void let_it_work(void)
 	usleep(50);
 }
 
+/* Until the kernel's threads sleep, so that each doorbell wakes one. */
+static void let_it_sleep(void)
+{
+	usleep(1000);
+}
+
 static void await(struct ibv_cq *cq, unsigned int count)
 {
 	uint64_t deadline = now() + PATIENCE;
@@ -544,8 +550,7 @@ static unsigned int post_send_doorbell(void)
 		stop();
 		round_over();
 		await(cq, 2);
-		/* Until the kernel's threads sleep, so that each doorbell wakes one. */
-		usleep(1000);
+		let_it_sleep();
 	}
 	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 	check(!ibv_destroy_cq(cq), "ibv_destroy_cq");
@@ -570,6 +575,7 @@ static unsigned int batch_list(void)
 		stop();
 		round_over();
 		await(cq, 2 * BATCH);
+		let_it_sleep();
 	}
 	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 	check(!ibv_destroy_cq(cq), "ibv_destroy_cq");
@@ -596,6 +602,7 @@ static unsigned int batch_builder(void)
 		stop();
 		round_over();
 		await(cq, 2 * BATCH);
+		let_it_sleep();
 	}
 	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 	check(!ibv_destroy_cq(cq), "ibv_destroy_cq");

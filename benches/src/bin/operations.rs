@@ -288,6 +288,11 @@ mod operations {
         Ok(())
     }
 
+    /// Until the kernel's threads sleep, so that each doorbell wakes one.
+    fn let_it_sleep() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
     type Operation = fn(&Setup, &mut Meter) -> Result<u32>;
 
     const OPERATIONS: &[(&str, Operation)] = &[
@@ -439,8 +444,7 @@ mod operations {
             meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2)?;
-            // Until the kernel's threads sleep, so that each doorbell wakes one.
-            std::thread::sleep(Duration::from_millis(1));
+            let_it_sleep();
         }
         Ok(1)
     }
@@ -457,6 +461,7 @@ mod operations {
             meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2 * BATCH)?;
+            let_it_sleep();
         }
         Ok(BATCH)
     }
@@ -475,6 +480,7 @@ mod operations {
             meter.stop();
             meter.round_over();
             await_completions(&mut cq, 2 * BATCH)?;
+            let_it_sleep();
         }
         Ok(BATCH)
     }
