@@ -1,5 +1,8 @@
 //! The sending side: takes requests from send queues and executes them, one after the other.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
 use uverbs_ioctl::{Errno, Result};
@@ -92,7 +95,12 @@ impl State {
                 qp.delayed = true;
                 return self.wait(number, Some(time), false);
             }
-            match self.execute(number, &wqe) {
+            let end = self.execute(number, &wqe);
+            // Who has broken itself by what it has sent to itself has had its requests flushed, this one among them.
+            if self.qps.get(number).is_none_or(|qp| qp.state == qp_state::ERR) {
+                return;
+            }
+            match end {
                 End::Done => {
                     self.finish(number, &wqe, wc_status::SUCCESS);
                 }

@@ -7,7 +7,7 @@
 mod commands;
 mod rings;
 mod traffic;
-mod user;
+pub(crate) mod user;
 
 use std::collections::BTreeMap;
 use std::fmt::Arguments;

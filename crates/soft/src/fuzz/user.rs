@@ -20,7 +20,7 @@ use crate::device::Device;
 
 /// A ring as the user has mapped it.
 #[derive(Clone)]
-pub(super) struct UserRing {
+pub(crate) struct UserRing {
     map: Arc<MmapRaw>,
     mask: u32,
     shift: u32,
@@ -29,7 +29,7 @@ pub(super) struct UserRing {
 }
 
 impl UserRing {
-    pub(super) fn map(transport: &dyn Transport, info: &MmapInfo) -> Result<Self> {
+    pub(crate) fn map(transport: &dyn Transport, info: &MmapInfo) -> Result<Self> {
         let map = Arc::new(transport.map(info.offset, info.size as usize)?);
         let mut ring = Self { map, mask: 0, shift: 0, own: 0 };
         ring.mask = ring.word(offset_of!(QueueBuf, index_mask)).load(Ordering::Relaxed);
@@ -44,22 +44,22 @@ impl UserRing {
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    pub(super) fn producer(&self) -> &AtomicU32 {
+    pub(crate) fn producer(&self) -> &AtomicU32 {
         self.word(offset_of!(QueueBuf, producer_index))
     }
 
-    pub(super) fn consumer(&self) -> &AtomicU32 {
+    pub(crate) fn consumer(&self) -> &AtomicU32 {
         self.word(offset_of!(QueueBuf, consumer_index))
     }
 
     /// The user's index becomes that of the device.
-    pub(super) fn agree(&mut self) {
+    pub(crate) fn agree(&mut self) {
         self.own = self.consumer().load(Ordering::Acquire) & self.mask;
         self.producer().store(self.own, Ordering::Release);
     }
 
     /// Puts an element there, as much as fits, and shows it.
-    pub(super) fn push(&mut self, element: &[u8]) {
+    pub(crate) fn push(&mut self, element: &[u8]) {
         let length = element.len().min(1 << self.shift);
         let start = size_of::<QueueBuf>() + (((self.own & self.mask) as usize) << self.shift);
         for (place, four) in (start..).step_by(4).zip(element[..length].chunks_exact(4)) {
@@ -71,7 +71,7 @@ impl UserRing {
     }
 
     /// Takes the oldest completion.
-    pub(super) fn poll(&mut self) -> Option<Wc> {
+    pub(crate) fn poll(&mut self) -> Option<Wc> {
         if self.own & self.mask == self.producer().load(Ordering::Acquire) & self.mask {
             return None;
         }
@@ -86,7 +86,7 @@ impl UserRing {
     }
 
     /// Writes anything anywhere, the header included.
-    pub(super) fn scribble(&self, random: &mut Rng) {
+    pub(crate) fn scribble(&self, random: &mut Rng) {
         let words = self.map.len() / 4;
         let word = match random.u8(..8) {
             0 => random.usize(..size_of::<QueueBuf>() / 4),
@@ -97,7 +97,7 @@ impl UserRing {
 }
 
 /// A number of 32 bits, often one that is near to an edge.
-pub(super) fn anything(random: &mut Rng) -> u32 {
+pub(crate) fn anything(random: &mut Rng) -> u32 {
     match random.u8(..4) {
         0 => random.u32(..),
         1 => random.u32(..4),
@@ -107,22 +107,22 @@ pub(super) fn anything(random: &mut Rng) -> u32 {
 }
 
 /// A CQ, an SRQ or a QP, with its handle and its number.
-pub(super) struct Queue {
-    pub(super) handle: u32,
-    pub(super) number: u32,
+pub(crate) struct Queue {
+    pub(crate) handle: u32,
+    pub(crate) number: u32,
     /// Receives of a QP with an SRQ are in the SRQ's.
-    pub(super) receives: Option<UserRing>,
+    pub(crate) receives: Option<UserRing>,
     /// Requests of a QP, completions of a CQ.
-    pub(super) ring: Option<UserRing>,
+    pub(crate) ring: Option<UserRing>,
 }
 
-pub(super) fn open(device: &Device) -> Result<Opened> {
+pub(crate) fn open(device: &Device) -> Result<Opened> {
     let opened = device.open()?;
     calls::get_context(&opened, &(), &mut ())?;
     Ok(opened)
 }
 
-pub(super) fn create_cq(context: &Opened, cqe: u32) -> Queue {
+pub(crate) fn create_cq(context: &Opened, cqe: u32) -> Queue {
     let request = calls::CqRequest { cqe, user_handle: 0, comp_vector: 0, channel: None };
     let mut driver = CreateCqResp::default();
     let (handle, _) = calls::create_cq(context, &request, &(), &mut driver).unwrap();
@@ -130,7 +130,7 @@ pub(super) fn create_cq(context: &Opened, cqe: u32) -> Queue {
     Queue { handle, number: 0, receives: None, ring }
 }
 
-pub(super) fn create_srq(context: &Opened, pd: u32, max_wr: u32, max_sge: u32) -> Queue {
+pub(crate) fn create_srq(context: &Opened, pd: u32, max_wr: u32, max_sge: u32) -> Queue {
     let request = calls::SrqRequest { pd, user_handle: 0, max_wr, max_sge };
     let mut driver = CreateSrqResp::default();
     let created = calls::create_srq(context, &request, &(), &mut driver).unwrap();
@@ -138,7 +138,7 @@ pub(super) fn create_srq(context: &Opened, pd: u32, max_wr: u32, max_sge: u32) -
     Queue { handle: created.handle, number: driver.srq_num, receives, ring: None }
 }
 
-pub(super) fn create_qp(
+pub(crate) fn create_qp(
     context: &Opened,
     (pd, cq, srq): (u32, u32, Option<u32>),
     qp_type: u32,
@@ -164,7 +164,7 @@ pub(super) fn create_qp(
 ///
 /// # Safety
 /// The device may use the memory until the region is deregistered, or the context closed.
-pub(super) unsafe fn register(
+pub(crate) unsafe fn register(
     context: &Opened,
     pd: u32,
     start: u64,
@@ -184,7 +184,7 @@ pub(super) unsafe fn register(
 }
 
 /// The GID of a device's IPv4 address, which has index 1.
-pub(super) fn gid(device: &Device) -> [u8; 16] {
+pub(crate) fn gid(device: &Device) -> [u8; 16] {
     let mut gid = [0; 16];
     let [.., high, low] = (device.guid() as u32 & 0xff_ffff).to_be_bytes();
     gid[10..].copy_from_slice(&[0xff, 0xff, 192, 168, 77 + high, low]);
@@ -192,7 +192,7 @@ pub(super) fn gid(device: &Device) -> [u8; 16] {
 }
 
 /// What takes a QP of any type from one state to the next.
-pub(super) fn step(qp: u32, gid: [u8; 16], peer: u32, to: u32, mask: Mask) -> ModifyQp {
+pub(crate) fn step(qp: u32, gid: [u8; 16], peer: u32, to: u32, mask: Mask) -> ModifyQp {
     let dest =
         QpDest { dgid: gid, sgid_index: 1, is_global: 1, port_num: 1, hop_limit: 1, ..Default::default() };
     ModifyQp {
@@ -215,7 +215,7 @@ pub(super) fn step(qp: u32, gid: [u8; 16], peer: u32, to: u32, mask: Mask) -> Mo
 }
 
 /// Connects a QP to another, from whatever state it is in.
-pub(super) fn connect(context: &Opened, qp: u32, qp_type: u32, gid: [u8; 16], peer: u32) -> Result<()> {
+pub(crate) fn connect(context: &Opened, qp: u32, qp_type: u32, gid: [u8; 16], peer: u32) -> Result<()> {
     use uverbs_uapi::ioctl_verbs::qp_type::{RC, UD};
     let (init, receive, send) = match qp_type {
         UD => (Mask::QKEY, Mask::empty(), Mask::SQ_PSN),
@@ -248,7 +248,7 @@ fn dma(sges: &[Sge]) -> DmaInfo {
 }
 
 /// A request as it goes into a ring.
-pub(super) fn send(wr: SendWr, sges: &[Sge], inline: &[u8]) -> Vec<u8> {
+pub(crate) fn send(wr: SendWr, sges: &[Sge], inline: &[u8]) -> Vec<u8> {
     let is_inline = wr.send_flags & SendFlags::INLINE.bits() != 0;
     let dma =
         if is_inline { DmaInfo { length: inline.len() as u32, ..Default::default() } } else { dma(sges) };
@@ -259,13 +259,13 @@ pub(super) fn send(wr: SendWr, sges: &[Sge], inline: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn receive(wr_id: u64, sges: &[Sge]) -> Vec<u8> {
+pub(crate) fn receive(wr_id: u64, sges: &[Sge]) -> Vec<u8> {
     let wqe = RecvWqe { wr_id, dma: dma(sges), ..Default::default() };
     [wqe.as_bytes(), sges.as_bytes()].concat()
 }
 
 /// The part of a request that depends on its operation.
-pub(super) fn part<T: IntoBytes + zerocopy::Immutable>(part: &T) -> [u64; 15] {
+pub(crate) fn part<T: IntoBytes + zerocopy::Immutable>(part: &T) -> [u64; 15] {
     let mut words = [0; 15];
     words.as_mut_bytes()[..size_of::<T>()].copy_from_slice(part.as_bytes());
     words

@@ -1,0 +1,149 @@
+//! Cases that need rings with what no provider writes, or a look at what the device holds.
+
+use uverbs_ioctl::{Doorbell, Transport, calls};
+use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
+use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrUd, Sge};
+use uverbs_uapi::user_verbs::{AhAttr, AllocPd, AttachMcast, CreateAh, GlobalRoute, wr_opcode};
+use uverbs_uapi::values::{MULTICAST_QPN, SendFlags, qp_state, wc_status};
+
+use crate::context::Opened;
+use crate::device::Device;
+use crate::fuzz::user::{Queue, connect, create_cq, create_qp, gid, open, part, receive, register, send};
+use crate::wire::Wire;
+
+/// A QP that is its own peer.
+struct Own {
+    wire: Wire,
+    device: Device,
+    context: Opened,
+    pd: u32,
+    cq: Queue,
+    qp: Queue,
+    kind: u32,
+}
+
+impl Own {
+    fn new(kind: u32, entries: u32) -> Self {
+        let wire = Wire::new();
+        let device = Device::new(&wire, "own");
+        let context = open(&device).unwrap();
+        let pd = calls::invoke(&context, &AllocPd::default()).unwrap().pd_handle;
+        let cq = create_cq(&context, entries);
+        let qp = create_qp(&context, (pd, cq.handle, None), kind, 7);
+        let this = Self { wire, device, context, pd, cq, qp, kind };
+        this.connect();
+        this
+    }
+
+    fn connect(&self) {
+        connect(&self.context, self.qp.handle, self.kind, gid(&self.device), self.qp.number).unwrap();
+    }
+
+    /// All of some memory that lives longer than this, which the device may write.
+    fn register(&self, memory: &mut [u8]) -> Sge {
+        let addr = memory.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: it is there until the context has been closed, and nobody else uses it till then.
+        let region = unsafe { register(&self.context, self.pd, addr, memory.len(), ALL.bits()) };
+        Sge { addr, length: memory.len() as u32, lkey: region.lkey }
+    }
+
+    /// Posts a signaled request with four bytes inside, and rings no bell.
+    fn push(&mut self, wr: SendWr) {
+        let send_flags = (SendFlags::SIGNALED | SendFlags::INLINE).bits();
+        self.qp.ring.as_mut().unwrap().push(&send(SendWr { send_flags, ..wr }, &[], b"four"));
+    }
+
+    fn receive(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.qp.receives.as_mut().unwrap().push(&receive(wr_id, sges));
+    }
+
+    fn ring(&self) {
+        self.context.doorbell(Doorbell::Send { qp: self.qp.handle }).unwrap();
+    }
+
+    /// What a datagram to an address needs besides its data.
+    fn datagram(&self, dgid: [u8; 16], remote_qpn: u32) -> [u64; 15] {
+        let grh = GlobalRoute { dgid, sgid_index: 1, ..Default::default() };
+        let attr = AhAttr { grh, is_global: 1, port_num: 1, ..Default::default() };
+        let request = CreateAh { pd_handle: self.pd, attr, ..Default::default() };
+        let mut driver = CreateAhResp::default();
+        calls::invoke_for_driver(&self.context, &request, &mut driver).unwrap();
+        part(&SendWrUd { remote_qpn, ah_num: driver.ah_num, ..Default::default() })
+    }
+
+    fn completions(&mut self) -> Vec<(u64, u32)> {
+        let ring = self.cq.ring.as_mut().unwrap();
+        std::iter::from_fn(|| ring.poll()).map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    /// It is broken, and has nothing more to tell.
+    fn is_spent(&mut self) {
+        let number = self.qp.number;
+        self.wire.with(|state| {
+            let qp = state.qps.get(number).unwrap();
+            assert_eq!((qp.state, qp.sends.count()), (qp_state::ERR, 0));
+        });
+        self.ring();
+        assert_eq!(self.completions(), []);
+    }
+}
+
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::MW_BIND);
+
+/// A receive that cannot be used, with room for a datagram.
+const MALFORMED: Sge = Sge { addr: 0, length: 64, lkey: 0 };
+
+#[test]
+fn who_breaks_itself_completes_every_request_once() {
+    let flushed = |wr_id| (wr_id, wc_status::WR_FLUSH_ERR);
+    for (kind, opcode, multicast, status) in [
+        (qp_type::UD, wr_opcode::SEND, false, wc_status::LOC_QP_OP_ERR),
+        (qp_type::UD, wr_opcode::SEND, true, wc_status::LOC_QP_OP_ERR),
+        (qp_type::UC, wr_opcode::SEND, false, wc_status::LOC_QP_OP_ERR),
+        (qp_type::RC, wr_opcode::SEND, false, wc_status::LOC_QP_OP_ERR),
+        (qp_type::RC, wr_opcode::SEND_WITH_INV, false, wc_status::REM_INV_REQ_ERR),
+    ] {
+        let mut memory = [0_u8; 64];
+        let mut own = Own::new(kind, 60);
+        let usable = own.register(&mut memory);
+        let sge = if opcode == wr_opcode::SEND { MALFORMED } else { usable };
+        let mut wr = SendWr { opcode, ..Default::default() };
+        if multicast {
+            let mut group = gid(&own.device);
+            group[12] = 239;
+            let request = AttachMcast { gid: group, qp_handle: own.qp.handle, ..Default::default() };
+            calls::invoke(&own.context, &request).unwrap();
+            wr.wr = own.datagram(group, MULTICAST_QPN);
+        } else if kind == qp_type::UD {
+            wr.wr = own.datagram(gid(&own.device), own.qp.number);
+        }
+        own.receive(10, &[sge]);
+        own.receive(11, &[sge]);
+        own.push(SendWr { wr_id: 1, ..wr });
+        own.push(SendWr { wr_id: 2, ..wr });
+        own.ring();
+        assert_eq!(own.completions(), [(10, status), flushed(11), flushed(1), flushed(2)], "{kind} {opcode}");
+        own.is_spent();
+    }
+}
+
+#[test]
+fn who_fills_its_own_queue_completes_no_request_twice() {
+    let mut memory = [0_u8; 64];
+    let mut own = Own::new(qp_type::UD, 1);
+    let sge = own.register(&mut memory);
+    let wr = own.datagram(gid(&own.device), own.qp.number);
+    let wr = SendWr { opcode: wr_opcode::SEND, wr, ..Default::default() };
+    for number in [1, 2] {
+        own.receive(10 + number, &[sge]);
+        own.push(SendWr { wr_id: number, ..wr });
+    }
+    own.ring();
+    // The first datagram takes what room there is, and the second breaks the QP.
+    assert_eq!(own.completions(), [(11, wc_status::SUCCESS)]);
+    own.is_spent();
+}
