@@ -40,8 +40,8 @@ const KEPT: usize = 8;
 struct Common {
     devices: Vec<Device>,
     contexts: Vec<Mutex<Arc<Shared>>>,
-    /// It outlives the contexts, and only devices touch it.
-    memory: Vec<u8>,
+    /// The address of memory that outlives the contexts, and that only devices touch.
+    memory: u64,
     made: AtomicU64,
 }
 
@@ -87,8 +87,9 @@ pub(super) fn round(seed: u64) -> u64 {
     let devices: Vec<_> = ["a", "b"].map(|name| Device::with_limits(&wire, name, limits.clone())).into();
     let contexts =
         (0..CONTEXTS).map(|number| Mutex::new(Arc::new(Shared::new(&devices[number % 2]).unwrap())));
-    let common =
-        Common { contexts: contexts.collect(), devices, memory: vec![0; MEMORY], made: AtomicU64::new(0) };
+    let mut buffer = vec![0_u8; MEMORY];
+    let memory = buffer.as_mut_ptr().expose_provenance() as u64;
+    let common = Common { contexts: contexts.collect(), devices, memory, made: AtomicU64::new(0) };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS as u64)
             .map(|number| {
@@ -102,10 +103,10 @@ pub(super) fn round(seed: u64) -> u64 {
             }
         });
     });
-    let Common { contexts, memory, made, .. } = common;
+    let Common { contexts, made, .. } = common;
     drop(contexts);
     super::nothing_is_left(&wire);
-    drop(memory);
+    drop(buffer);
     made.into_inner()
 }
 
@@ -287,8 +288,7 @@ impl<'a> Thread<'a> {
 
     /// What a driver is given. The one that takes a pointer, that of an SRQ, finds one that it may write through.
     fn driver_input(&mut self) -> Vec<u8> {
-        let mmap_info_addr = self.common.memory.as_ptr().expose_provenance() as u64;
-        let mut bytes = ModifySrqCmd { mmap_info_addr }.as_bytes().to_vec();
+        let mut bytes = ModifySrqCmd { mmap_info_addr: self.common.memory }.as_bytes().to_vec();
         bytes.extend((0..self.random.usize(..9)).map(|_| 0));
         bytes
     }
@@ -557,7 +557,7 @@ impl<'a> Thread<'a> {
     /// Memory of ours, or such as nobody has.
     fn region(&mut self, pd_handle: u32, access_flags: u32) -> RegMr {
         let at = self.random.usize(..MEMORY);
-        let mut start = self.common.memory.as_ptr().expose_provenance() as u64 + at as u64;
+        let mut start = self.common.memory + at as u64;
         let mut length = self.random.usize(..=MEMORY - at) as u64;
         if self.random.u8(..8) == 0 {
             (start, length) =

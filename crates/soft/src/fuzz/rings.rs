@@ -75,10 +75,10 @@ pub(super) fn round(seed: u64) -> u64 {
     let wire = Wire::new();
     let device = Device::new(&wire, "hostile");
     // On the heap, where it ends exactly where an address sanitizer begins to watch.
-    let memory = vec![UNTOUCHED; STRETCH * STRETCHES];
+    let mut memory = vec![UNTOUCHED; STRETCH * STRETCHES];
+    let start = memory.as_mut_ptr().expose_provenance() as u64;
     let context = open(&device).unwrap();
-    let mut user =
-        User::new(&context, &device, Rng::with_seed(seed), memory.as_ptr().expose_provenance() as u64);
+    let mut user = User::new(&context, &device, Rng::with_seed(seed), start);
     let rings: Vec<_> = user.rings().cloned().collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
