@@ -128,16 +128,25 @@ impl State {
 
     fn wait(&mut self, number: u32, time: Option<Duration>, unanswered: bool) {
         let until = time.map(|time| Instant::now() + time);
-        let before = self.qps.get_mut(number).and_then(|qp| qp.wait.replace(Wait { until, unanswered }));
-        if let Some(until) = before.and_then(|before| before.until) {
-            self.timers.remove(&(until, number));
+        self.stop_waiting(number);
+        if let Some(qp) = self.qps.get_mut(number) {
+            qp.wait = Some(Wait { until, unanswered });
         }
         self.timers.extend(until.map(|until| (until, number)));
+    }
+
+    /// The request at the head waits no longer.
+    pub(crate) fn stop_waiting(&mut self, number: u32) {
+        let wait = self.qps.get_mut(number).and_then(|qp| qp.wait.take());
+        if let Some(until) = wait.and_then(|wait| wait.until) {
+            self.timers.remove(&(until, number));
+        }
     }
 
     /// The request at the head has come to its end. Says whether there was room to tell, if that was wanted.
     fn finish(&mut self, number: u32, wqe: &SendWqe, status: u32) -> bool {
         self.count_request(number, wqe.wr.opcode, status);
+        self.stop_waiting(number);
         let Some(qp) = self.qps.get_mut(number) else { return true };
         let flags = SendFlags::from_bits_retain(wqe.wr.send_flags);
         let tells = qp.signal_all || flags.contains(SendFlags::SIGNALED) || status != wc_status::SUCCESS;

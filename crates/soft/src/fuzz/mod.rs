@@ -27,7 +27,7 @@ const VARIABLE: &str = "UVERBS_TEST_FUZZ";
 static UNDER_WAY: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
 /// A round takes much less, however slow the machine is.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes rounds from one seed after the other, until there have been enough operations.
 fn generate(name: &'static str, default: u64, round: fn(u64) -> u64) {

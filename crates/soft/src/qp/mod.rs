@@ -263,7 +263,6 @@ impl Qp {
 
     /// A request has been completed: the next one starts with all retries.
     pub(crate) fn refresh_retries(&mut self) {
-        self.wait = None;
         self.delayed = false;
         self.retries = self.attr.retry_cnt;
         self.rnr_retries = self.attr.rnr_retry;
@@ -349,8 +348,8 @@ impl State {
     pub(crate) fn break_qp(&mut self, number: u32) {
         let Some(qp) = self.qps.get_mut(number) else { return };
         let was_whole = std::mem::replace(&mut qp.state, qp_state::ERR) != qp_state::ERR;
-        qp.wait = None;
         let has_srq = qp.srq.is_some();
+        self.stop_waiting(number);
         self.flush_receives(number);
         self.flush_sends(number);
         if was_whole && has_srq {
@@ -364,7 +363,7 @@ impl State {
         }
         self.use_all_of(number, false);
         self.unbind_from(number);
-        self.timers.retain(|(_, qp)| *qp != number);
+        self.stop_waiting(number);
         self.qps.remove(number);
         Ok(())
     }

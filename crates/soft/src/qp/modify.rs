@@ -160,12 +160,14 @@ impl State {
         match request.qp_state.into() {
             RESET => {
                 qp.state = RESET;
-                qp.wait = None;
+                qp.delayed = false;
+                qp.held = None;
                 qp.answered = None;
                 qp.sends.drain();
                 if let Some(receives) = &mut qp.receives {
                     receives.drain();
                 }
+                self.stop_waiting(number);
             }
             ERR => self.break_qp(number),
             SQD => {

@@ -1,14 +1,20 @@
 //! Cases that need rings with what no provider writes, or a look at what the device holds.
 
+use std::time::{Duration, Instant};
+
 use uverbs_ioctl::{Doorbell, Transport, calls};
 use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
 use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrUd, Sge};
 use uverbs_uapi::user_verbs::{AhAttr, AllocPd, AttachMcast, CreateAh, GlobalRoute, wr_opcode};
-use uverbs_uapi::values::{MULTICAST_QPN, SendFlags, qp_state, wc_status};
+use uverbs_uapi::values::{MULTICAST_QPN, QpAttrMask, SendFlags, qp_state, wc_status};
 
 use crate::context::Opened;
 use crate::device::Device;
-use crate::fuzz::user::{Queue, connect, create_cq, create_qp, gid, open, part, receive, register, send};
+use crate::faults::Faults;
+use crate::fuzz::PATIENCE;
+use crate::fuzz::user::{
+    Queue, connect, create_cq, create_qp, gid, open, part, receive, register, send, step,
+};
 use crate::wire::Wire;
 
 /// A QP that is its own peer.
@@ -146,4 +152,64 @@ fn who_fills_its_own_queue_completes_no_request_twice() {
     // The first datagram takes what room there is, and the second breaks the QP.
     assert_eq!(own.completions(), [(11, wc_status::SUCCESS)]);
     own.is_spent();
+}
+
+#[test]
+fn who_is_reset_forgets_what_was_under_way() {
+    const WAIT: Duration = Duration::from_millis(100);
+    let timers = |own: &Own| own.wire.with(|state| state.timers.len());
+    for to in [qp_state::RESET, qp_state::ERR] {
+        let mut own = Own::new(qp_type::UC, 60);
+        own.device.set_faults(Faults::new(0).delay(1000, WAIT));
+        let write = SendWr { opcode: wr_opcode::RDMA_WRITE, ..Default::default() };
+        own.push(SendWr { wr_id: 1, ..write });
+        own.ring();
+        let waits_until = Instant::now() + WAIT;
+        assert_eq!(timers(&own), 1);
+        let change = step(own.qp.handle, gid(&own.device), own.qp.number, to, QpAttrMask::empty());
+        calls::invoke(&own.context, &change).unwrap();
+        assert_eq!(timers(&own), 0, "to {to}");
+        let flushed = (to == qp_state::ERR).then_some((1, wc_status::WR_FLUSH_ERR));
+        assert_eq!(own.completions(), Vec::from_iter(flushed));
+        // The one that is posted next waits for its bell, and then for its own time.
+        own.connect();
+        own.push(SendWr { wr_id: 2, ..write });
+        std::thread::sleep(waits_until.saturating_duration_since(Instant::now()) + WAIT / 4);
+        assert_eq!(own.completions(), []);
+        own.ring();
+        assert_eq!((timers(&own), own.completions()), (1, Vec::new()));
+        let deadline = Instant::now() + PATIENCE;
+        let done = loop {
+            let done = own.completions();
+            if !done.is_empty() {
+                break done;
+            }
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(done, [(2, wc_status::SUCCESS)]);
+        assert_eq!(timers(&own), 0);
+    }
+}
+
+#[test]
+fn who_is_reset_forgets_the_datagram_that_was_to_be_overtaken() {
+    let mut memory = [0_u8; 64];
+    let mut own = Own::new(qp_type::UD, 60);
+    let sge = own.register(&mut memory);
+    let wr = own.datagram(gid(&own.device), own.qp.number);
+    let wr = SendWr { opcode: wr_opcode::SEND, wr, ..Default::default() };
+    own.device.set_faults(Faults::new(0).reorder(1000));
+    own.push(SendWr { wr_id: 1, ..wr });
+    own.ring();
+    assert_eq!(own.completions(), [(1, wc_status::SUCCESS)]);
+    let change = step(own.qp.handle, gid(&own.device), 0, qp_state::RESET, QpAttrMask::empty());
+    calls::invoke(&own.context, &change).unwrap();
+    own.connect();
+    own.device.set_faults(Faults::new(0));
+    own.receive(10, &[sge]);
+    own.receive(11, &[sge]);
+    own.push(SendWr { wr_id: 2, ..wr });
+    own.ring();
+    assert_eq!(own.completions(), [(10, wc_status::SUCCESS), (2, wc_status::SUCCESS)]);
 }
