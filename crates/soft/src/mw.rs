@@ -95,15 +95,15 @@ impl State {
         }
         let type_2 = mw.kind == mw_type::TYPE_2;
         let allowed = if type_2 {
-            mw.bound.is_none() && mw.pd == pd && request.length > 0
+            mw.bound.is_none() && request.length > 0
         } else {
             !access.contains(AccessFlags::ZERO_BASED)
         };
-        if !allowed {
+        if mw.pd != pd || !allowed {
             return false;
         }
         let bound = if request.length > 0 {
-            let Some(mr) = self.bindable(request, access) else { return false };
+            let Some(mr) = self.bindable(pd, request, access) else { return false };
             Some(Bound { mr, qp: type_2.then_some(qp), address: request.addr, access })
         } else {
             None
@@ -119,10 +119,10 @@ impl State {
         true
     }
 
-    /// The region of a binding, if a window with that access can be bound to that stretch of it.
-    fn bindable(&self, request: &SendWrMw, access: AccessFlags) -> Option<u32> {
+    /// The region of a binding, if a window of that domain with that access can be bound to that stretch of it.
+    fn bindable(&self, pd: u32, request: &SendWrMw, access: AccessFlags) -> Option<u32> {
         let number = request.mr_lkey >> 8;
-        let mr = self.mrs.get(number).filter(|mr| mr.key == request.mr_lkey)?;
+        let mr = self.mrs.get(number).filter(|mr| mr.key == request.mr_lkey && mr.pd == pd)?;
         let writes = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
         let allowed = mr.access.contains(AccessFlags::MW_BIND)
             && !mr.access.contains(AccessFlags::ZERO_BASED)

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use uverbs_ioctl::{Doorbell, Transport, calls};
 use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
-use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrUd, Sge};
-use uverbs_uapi::user_verbs::{AhAttr, AllocPd, AttachMcast, CreateAh, GlobalRoute, wr_opcode};
-use uverbs_uapi::values::{MULTICAST_QPN, QpAttrMask, SendFlags, qp_state, wc_status};
+use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrMw, SendWrUd, Sge};
+use uverbs_uapi::user_verbs::{AhAttr, AllocMw, AllocPd, AttachMcast, CreateAh, GlobalRoute, wr_opcode};
+use uverbs_uapi::values::{MULTICAST_QPN, QpAttrMask, SendFlags, mw_type, qp_state, wc_status};
 
 use crate::context::Opened;
 use crate::device::Device;
@@ -212,4 +212,47 @@ fn who_is_reset_forgets_the_datagram_that_was_to_be_overtaken() {
     own.push(SendWr { wr_id: 2, ..wr });
     own.ring();
     assert_eq!(own.completions(), [(10, wc_status::SUCCESS), (2, wc_status::SUCCESS)]);
+}
+
+#[test]
+fn windows_are_bound_in_one_domain() {
+    for mw_type in [mw_type::TYPE_1, mw_type::TYPE_2] {
+        let mut memory = [0_u8; 64];
+        let mut own = Own::new(qp_type::RC, 60);
+        let other = calls::invoke(&own.context, &AllocPd::default()).unwrap().pd_handle;
+        let window = |pd_handle| {
+            let request = AllocMw { pd_handle, mw_type: mw_type as u8, ..Default::default() };
+            calls::invoke(&own.context, &request).unwrap().rkey
+        };
+        let addr = memory.as_mut_ptr().expose_provenance() as u64;
+        let region = |pd| {
+            // SAFETY: it is there until the context has been closed, and nobody else uses it till then.
+            unsafe { register(&own.context, pd, addr, 64, ALL.bits()) }.lkey
+        };
+        let (windows, regions) = ([own.pd, other].map(window), [own.pd, other].map(region));
+        let bind = |window, region, length| {
+            let binding = SendWrMw {
+                addr,
+                length,
+                mr_lkey: regions[region],
+                mw_rkey: windows[window],
+                rkey: windows[window],
+                access: AccessFlags::REMOTE_WRITE.bits(),
+            };
+            SendWr { wr_id: 1, opcode: wr_opcode::BIND_MW, wr: part(&binding), ..Default::default() }
+        };
+        for (window, region, length, status) in [
+            (1, 0, 64, wc_status::MW_BIND_ERR),
+            (0, 1, 64, wc_status::MW_BIND_ERR),
+            (1, 1, 64, wc_status::MW_BIND_ERR),
+            (1, 0, 0, wc_status::MW_BIND_ERR),
+            (0, 0, 64, wc_status::SUCCESS),
+        ] {
+            own.connect();
+            let wr = bind(window, region, length);
+            own.push(wr);
+            own.ring();
+            assert_eq!(own.completions(), [(1, status)], "{mw_type}: {window} to {region}, {length}");
+        }
+    }
 }
