@@ -15,12 +15,11 @@ use crate::device::Place;
 use crate::memory::{self, Segment};
 use crate::multicast::is_v4;
 use crate::qp::{Qp, Wait};
-use crate::responder::{Answer, Message, Operation, Refusal};
+use crate::responder::{Answer, Message, Operation, PSN, Refusal};
 use crate::ring::Ring;
 use crate::wire::State;
 
 const HEADER: usize = size_of::<SendWqe>();
-const PSN: u32 = 0xff_ffff;
 /// A number of retries without end. The driver takes it so for both kinds.
 const FOR_EVER: u8 = 7;
 
@@ -304,13 +303,10 @@ impl State {
             _ => return End::Unanswered,
         };
         if ahead == 0
-            && !matches!(answer, Err(Refusal::NotReady(_)))
+            && let Ok(Answer::Word(word)) = answer
             && let Some(peer) = self.qps.get_mut(target)
         {
-            peer.receive_psn = (psn + packets) & PSN;
-            if let Ok(Answer::Word(word)) = answer {
-                peer.answered = Some((psn, word));
-            }
+            peer.answered = Some((psn, word));
         }
         if !answers || fate.answer_lost {
             return End::Unanswered;
@@ -334,11 +330,10 @@ impl State {
         let fate = self.devices[message.from_device].faults.fate();
         if there && !fate.lost {
             for _ in 0..1 + u8::from(fate.twice) {
-                // Nobody hears of what is lost. Whatever number a message starts with, the next one has to follow it.
-                let _ = self.receive(target, message);
-            }
-            if let Some(peer) = self.qps.get_mut(target) {
-                peer.receive_psn = (psn + packets) & PSN;
+                // Nobody hears of what is lost, and the first one may break the peer.
+                if self.qps.get(target).is_some_and(Qp::takes_messages) {
+                    let _ = self.receive(target, message);
+                }
             }
         }
         if let Some(qp) = self.qps.get_mut(number) {
@@ -388,11 +383,7 @@ impl State {
     fn deliver_datagram(&mut self, place: Place, ud: &SendWrUd, message: &Message<'_>) {
         for target in self.datagram_targets(place, ud) {
             // Nobody hears of what is lost.
-            if self.receive(target, message).is_ok()
-                && let Some(qp) = self.qps.get_mut(target)
-            {
-                qp.receive_psn = (message.psn + 1) & PSN;
-            }
+            let _ = self.receive(target, message);
         }
     }
 

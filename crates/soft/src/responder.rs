@@ -10,6 +10,9 @@ use crate::mw::is_window;
 use crate::ring::Ring;
 use crate::wire::State;
 
+/// The bits that sequence numbers have.
+pub(crate) const PSN: u32 = 0xff_ffff;
+
 /// A message on the wire. There are no packets here: it arrives as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
@@ -126,6 +129,10 @@ impl State {
         };
         match self.perform(target, receive.as_ref(), message) {
             Ok(answer) => {
+                // What comes to nothing leaves the number expected: the next message has it, or the same one again.
+                if let Some(qp) = self.qps.get_mut(target) {
+                    qp.receive_psn = (message.psn + message.packets()) & PSN;
+                }
                 self.count_remote(target, message);
                 match receive {
                     Some(receive) => self.complete_receive(target, &receive, message).map(|()| answer),

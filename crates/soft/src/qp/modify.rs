@@ -9,10 +9,9 @@ use uverbs_uapi::values::{QpAttrMask as Mask, event_type, mtu};
 use super::Qp;
 use crate::context::Session;
 use crate::device::{HOPS, Place};
+use crate::responder::PSN;
 use crate::table::Kind;
 use crate::wire::State;
-
-const PSN: u32 = 0xff_ffff;
 
 impl Session<'_> {
     pub(crate) fn modify_qp(&mut self, request: &ModifyQp) -> Result<()> {

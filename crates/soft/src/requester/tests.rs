@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use uverbs_ioctl::{Doorbell, Transport, calls};
 use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
-use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrMw, SendWrUd, Sge};
-use uverbs_uapi::user_verbs::{AhAttr, AllocMw, AllocPd, AttachMcast, CreateAh, GlobalRoute, wr_opcode};
+use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrAtomic, SendWrMw, SendWrRdma, SendWrUd, Sge};
+use uverbs_uapi::user_verbs::{
+    AhAttr, AllocMw, AllocPd, AttachMcast, CreateAh, GlobalRoute, QueryQp, wr_opcode,
+};
 use uverbs_uapi::values::{MULTICAST_QPN, QpAttrMask, SendFlags, mw_type, qp_state, wc_status};
 
 use crate::context::Opened;
@@ -13,7 +15,7 @@ use crate::device::Device;
 use crate::faults::Faults;
 use crate::fuzz::PATIENCE;
 use crate::fuzz::user::{
-    Queue, connect, create_cq, create_qp, gid, open, part, receive, register, send, step,
+    Queue, connect, create_cq, create_qp, create_srq, gid, open, part, receive, register, send, step,
 };
 use crate::wire::Wire;
 
@@ -255,4 +257,83 @@ fn windows_are_bound_in_one_domain() {
             assert_eq!(own.completions(), [(1, status)], "{mw_type}: {window} to {region}, {length}");
         }
     }
+}
+
+#[test]
+fn only_messages_that_are_taken_are_counted_on() {
+    let (message, read, add) = (wr_opcode::SEND, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_FETCH_AND_ADD);
+    let invalidate = wr_opcode::SEND_WITH_INV;
+    let (reliable, unreliable) = (qp_type::RC, qp_type::UC);
+    // A receive that cannot be used, or the key of nothing: the number expected next stays.
+    for (kind, opcode, is_right, expected, status) in [
+        (reliable, message, true, 1, wc_status::SUCCESS),
+        (reliable, message, false, 0, wc_status::REM_OP_ERR),
+        (reliable, invalidate, false, 0, wc_status::SUCCESS),
+        (reliable, wr_opcode::RDMA_WRITE, true, 1, wc_status::SUCCESS),
+        (reliable, wr_opcode::RDMA_WRITE, false, 0, wc_status::REM_ACCESS_ERR),
+        (reliable, read, true, 1, wc_status::SUCCESS),
+        (reliable, read, false, 0, wc_status::REM_ACCESS_ERR),
+        (reliable, add, true, 1, wc_status::SUCCESS),
+        (reliable, add, false, 0, wc_status::REM_ACCESS_ERR),
+        (unreliable, message, true, 1, wc_status::SUCCESS),
+        (unreliable, message, false, 0, wc_status::SUCCESS),
+        (unreliable, wr_opcode::RDMA_WRITE, true, 1, wc_status::SUCCESS),
+        (unreliable, wr_opcode::RDMA_WRITE, false, 0, wc_status::SUCCESS),
+    ] {
+        let mut memory = [0_u8; 64];
+        let mut own = Own::new(kind, 60);
+        let sge = own.register(&mut memory);
+        let mut peer = create_qp(&own.context, (own.pd, own.cq.handle, None), kind, 7);
+        let gid = gid(&own.device);
+        connect(&own.context, own.qp.handle, kind, gid, peer.number).unwrap();
+        connect(&own.context, peer.handle, kind, gid, own.qp.number).unwrap();
+        if opcode == message || opcode == invalidate {
+            let usable = is_right || opcode == invalidate;
+            peer.receives.as_mut().unwrap().push(&receive(10, &[if usable { sge } else { MALFORMED }]));
+        }
+        let (remote_addr, rkey) = (sge.addr, if is_right { sge.lkey } else { 0 });
+        let wr = if opcode == add {
+            part(&SendWrAtomic { remote_addr, rkey, ..Default::default() })
+        } else {
+            part(&SendWrRdma { remote_addr, rkey, reserved: 0 })
+        };
+        let send_flags = SendFlags::SIGNALED.bits();
+        let wr = SendWr { wr_id: 1, opcode, send_flags, wr, ..Default::default() };
+        let request = send(wr, &[Sge { length: 8, ..sge }], &[]);
+        own.qp.ring.as_mut().unwrap().push(&request);
+        own.ring();
+        let done: Vec<_> = own.completions().into_iter().filter(|(wr_id, _)| *wr_id == 1).collect();
+        assert_eq!(done, [(1, status)], "{kind} {opcode} {is_right}");
+        let query = |qp_handle| {
+            let request = QueryQp { qp_handle, attr_mask: QpAttrMask::all().bits(), ..Default::default() };
+            let answer = calls::invoke(&own.context, &request).unwrap();
+            (answer.rq_psn, answer.sq_psn)
+        };
+        assert_eq!(
+            (query(own.qp.handle), query(peer.handle)),
+            ((0, 1), (expected, 0)),
+            "{kind} {opcode} {is_right}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_a_message_breaks_does_not_take_it_twice() {
+    let mut memory = [0_u8; 64];
+    let mut own = Own::new(qp_type::UC, 60);
+    let sge = own.register(&mut memory);
+    let mut srq = create_srq(&own.context, own.pd, 3, 1);
+    let of = (own.pd, own.cq.handle, Some(srq.handle));
+    own.qp = create_qp(&own.context, of, qp_type::UC, 7);
+    let peer = create_qp(&own.context, of, qp_type::UC, 7);
+    let gid = gid(&own.device);
+    connect(&own.context, own.qp.handle, qp_type::UC, gid, peer.number).unwrap();
+    connect(&own.context, peer.handle, qp_type::UC, gid, own.qp.number).unwrap();
+    own.device.set_faults(Faults::new(0).duplicate(1000));
+    for (wr_id, sge) in [(10, MALFORMED), (11, sge)] {
+        srq.receives.as_mut().unwrap().push(&receive(wr_id, &[sge]));
+    }
+    own.push(SendWr { wr_id: 1, opcode: wr_opcode::SEND, ..Default::default() });
+    own.ring();
+    assert_eq!(own.completions(), [(10, wc_status::LOC_QP_OP_ERR), (1, wc_status::SUCCESS)]);
 }
