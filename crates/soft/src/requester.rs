@@ -186,7 +186,10 @@ impl State {
     fn execute(&mut self, number: u32, wqe: &SendWqe) -> End {
         let Some(qp) = self.qps.get(number) else { return End::Stuck };
         let (of_qp, opcode) = ((number, qp.pd), wqe.wr.opcode);
-        if !has(qp.kind, opcode) || wqe.dma.num_sge > qp.cap.max_send_sge.max(1) {
+        // As the driver of Linux 7.3: where there are bytes it wants an SGE to be at, also if they are inline.
+        let most = qp.cap.max_send_sge;
+        let has_too_many = wqe.dma.num_sge > most || wqe.dma.resid > 0 && wqe.dma.cur_sge >= most;
+        if !has(qp.kind, opcode) || has_too_many {
             return End::Failed(wc_status::LOC_QP_OP_ERR);
         }
         match opcode {

@@ -138,12 +138,7 @@ pub(crate) fn create_srq(context: &Opened, pd: u32, max_wr: u32, max_sge: u32) -
     Queue { handle: created.handle, number: driver.srq_num, receives, ring: None }
 }
 
-pub(crate) fn create_qp(
-    context: &Opened,
-    (pd, cq, srq): (u32, u32, Option<u32>),
-    qp_type: u32,
-    depth: u32,
-) -> Queue {
+pub(crate) fn create_qp(context: &Opened, of: (u32, u32, Option<u32>), qp_type: u32, depth: u32) -> Queue {
     let cap = QpCap {
         max_send_wr: depth,
         max_recv_wr: 4 * depth,
@@ -151,6 +146,15 @@ pub(crate) fn create_qp(
         max_recv_sge: 3,
         max_inline_data: 64,
     };
+    create_qp_with(context, of, qp_type, cap)
+}
+
+pub(crate) fn create_qp_with(
+    context: &Opened,
+    (pd, cq, srq): (u32, u32, Option<u32>),
+    qp_type: u32,
+    cap: QpCap,
+) -> Queue {
     let request =
         calls::QpRequest { pd, send_cq: cq, recv_cq: cq, srq, user_handle: 0, cap, qp_type, flags: 0 };
     let mut driver = CreateQpResp::default();

@@ -3,19 +3,23 @@
 use std::time::{Duration, Instant};
 
 use uverbs_ioctl::{Doorbell, Transport, calls};
-use uverbs_uapi::ioctl_verbs::{AccessFlags, qp_type};
-use uverbs_uapi::rxe::{CreateAhResp, SendWr, SendWrAtomic, SendWrMw, SendWrRdma, SendWrUd, Sge};
+use uverbs_uapi::ioctl_verbs::{AccessFlags, QpCap, qp_type};
+use uverbs_uapi::rxe::{
+    CreateAhResp, DmaInfo, SendWqe, SendWr, SendWrAtomic, SendWrMw, SendWrRdma, SendWrUd, Sge,
+};
 use uverbs_uapi::user_verbs::{
     AhAttr, AllocMw, AllocPd, AttachMcast, CreateAh, GlobalRoute, QueryQp, wr_opcode,
 };
 use uverbs_uapi::values::{MULTICAST_QPN, QpAttrMask, SendFlags, mw_type, qp_state, wc_status};
+use zerocopy::IntoBytes;
 
 use crate::context::Opened;
 use crate::device::Device;
 use crate::faults::Faults;
 use crate::fuzz::PATIENCE;
 use crate::fuzz::user::{
-    Queue, connect, create_cq, create_qp, create_srq, gid, open, part, receive, register, send, step,
+    Queue, connect, create_cq, create_qp, create_qp_with, create_srq, gid, open, part, receive, register,
+    send, step,
 };
 use crate::wire::Wire;
 
@@ -336,4 +340,49 @@ fn a_peer_that_a_message_breaks_does_not_take_it_twice() {
     own.push(SendWr { wr_id: 1, opcode: wr_opcode::SEND, ..Default::default() });
     own.ring();
     assert_eq!(own.completions(), [(10, wc_status::LOC_QP_OP_ERR), (1, wc_status::SUCCESS)]);
+}
+
+#[test]
+fn a_request_has_no_more_sges_than_the_queue_takes() {
+    let (refused, done) = (wc_status::LOC_QP_OP_ERR, wc_status::SUCCESS);
+    // SGEs asked for, inline bytes, those of the request and the one that it says it is at.
+    for (max_send_sge, max_inline_data, sges, cur_sge, length, status) in [
+        (0, 0, 0, 0, 0, done),
+        (0, 0, 0, 5, 0, done),
+        (0, 0, 1, 0, 0, refused),
+        (0, 0, 1, 0, 8, refused),
+        (0, 15, 1, 0, 8, refused),
+        (0, 15, 0, 0, 8, refused),
+        (0, 16, 1, 0, 8, done),
+        (2, 0, 2, 0, 8, done),
+        (2, 0, 3, 0, 8, refused),
+        (2, 0, 2, 2, 8, refused),
+        (2, 0, 2, 2, 0, done),
+    ] {
+        let mut memory = [0_u8; 64];
+        let mut own = Own::new(qp_type::UC, 60);
+        let cap = QpCap { max_send_wr: 7, max_send_sge, max_inline_data, ..Default::default() };
+        own.qp = create_qp_with(&own.context, (own.pd, own.cq.handle, None), qp_type::UC, cap);
+        own.connect();
+        let sge = own.register(&mut memory);
+        let wqe = SendWqe {
+            wr: SendWr {
+                wr_id: 1,
+                opcode: wr_opcode::RDMA_WRITE,
+                send_flags: SendFlags::SIGNALED.bits(),
+                wr: part(&SendWrRdma { remote_addr: sge.addr, rkey: sge.lkey, reserved: 0 }),
+                ..Default::default()
+            },
+            dma: DmaInfo { length, resid: length, num_sge: sges, cur_sge, ..Default::default() },
+            ..Default::default()
+        };
+        let sge = Sge { length, ..sge };
+        own.qp.ring.as_mut().unwrap().push(&[wqe.as_bytes(), [sge; 3].as_bytes()].concat());
+        own.ring();
+        assert_eq!(
+            own.completions(),
+            [(1, status)],
+            "{sges} of {max_send_sge} or {max_inline_data} bytes, at {cur_sge}, {length} bytes"
+        );
+    }
 }
