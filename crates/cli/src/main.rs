@@ -75,6 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether standard output has been closed: no other error is a broken pipe.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -114,9 +114,17 @@ impl Peer {
         }
     }
 
-    /// Sends all of `bytes`.
+    /// Sends all of `bytes`. A broken pipe in an error is that of the standard output alone.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.write_all(bytes).with_context(|| format!("sending to {}", self.name))
+        match self.stream.write_all(bytes) {
+            Ok(()) => Ok(()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                    bail!("{} closed the connection", self.name)
+                }
+                _ => Err(error).with_context(|| format!("sending to {}", self.name)),
+            },
+        }
     }
 
     /// Fills `bytes`, all of them within the time allowed for silence.

@@ -1,8 +1,11 @@
 //! `uverbs bench` on devices inside its process, as anybody and anywhere. Times are not asserted, numbers of operations are.
 
-use std::process::{Command, Output};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn bench(line: &str) -> Output {
     // The operation is named before the options.
@@ -239,4 +242,52 @@ fn what_the_device_cannot_is_refused() {
     fails("lat send -x 60", &["ENODATA", "GID index 60"]);
     fails("lat send -i 2", &["EINVAL", "port 2"]);
     fails("bw send -c SRD", &["EOPNOTSUPP", "soft0"]);
+}
+
+/// One message of the exchange over TCP, to a peer that answers in time.
+fn receive(stream: &mut TcpStream) -> Value {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut head = [0; 24];
+    stream.read_exact(&mut head).unwrap();
+    let length = std::str::from_utf8(&head).unwrap().trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
+
+fn send(stream: &mut TcpStream, message: &Value) {
+    let body = message.to_string();
+    stream.write_all(format!("uverbs bench 1 {:08}\n{body}", body.len()).as_bytes()).unwrap();
+}
+
+/// A client that meets a server which does as it is told from then on.
+fn client_of(line: &str, mut serve: impl FnMut(TcpStream)) -> Output {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
+    command.arg("bench").args(line.split_whitespace()).args(["-d", "soft0", "-p", &port, "127.0.0.1"]);
+    let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let hello = receive(&mut stream);
+    send(&mut stream, &json!({ "Welcome": hello["Hello"]["end"] }));
+    serve(stream);
+    client.wait_with_output().unwrap()
+}
+
+/// What a client gets to know of a server that leaves, whenever it does.
+#[test]
+fn a_server_that_leaves_is_an_error() {
+    for line in ["bw send -c UD -n 200 -s 64", "bw send -c UC -D 1 -s 64", "lat send -c UD"] {
+        let output = client_of(line, drop);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {text}");
+        assert!(text.starts_with("uverbs: 127.0.0.1:") && text.contains("closed the connection"), "{text}");
+        let output = client_of(line, |mut stream| {
+            assert_eq!(receive(&mut stream), "Ready");
+            send(&mut stream, &json!({ "Failed": { "reason": "EINVAL: some reason" } }));
+        });
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {text}");
+        assert!(text.ends_with("EINVAL: some reason\n"), "{text}");
+    }
 }

@@ -66,11 +66,16 @@ impl Message {
         }
     }
 
+    /// Sends it. A peer that has gone has perhaps said why.
     pub(super) fn send(&self, peer: &mut Peer) -> Result<()> {
         let body = serde_json::to_vec(self)?;
         let mut bytes = format!("{NAME}{VERSION} {:08}\n", body.len()).into_bytes();
         bytes.extend(body);
-        peer.send(&bytes)
+        let sent = peer.send(&bytes);
+        while sent.is_err() && peer.has_spoken()? {
+            Self::receive(peer, "was done")?;
+        }
+        sent
     }
 
     /// The next message, if it is no failure.
@@ -136,6 +141,19 @@ mod tests {
         let [mut one, mut other] = pair();
         Message::Failed { reason: "EINVAL: no".to_owned() }.send(&mut one).unwrap();
         assert_eq!(Message::receive(&mut other, "").unwrap_err().to_string(), "the other end: EINVAL: no");
+    }
+
+    #[test]
+    fn the_reason_of_a_peer_that_has_gone_is_told() {
+        let [mut one, mut other] = pair();
+        Message::Sent { messages: 1 }.send(&mut one).unwrap();
+        Message::Failed { reason: "EINVAL: no".to_owned() }.send(&mut one).unwrap();
+        drop(one);
+        let error = Message::Ready.send(&mut other).unwrap_err();
+        assert_eq!(error.to_string(), "the other end: EINVAL: no");
+        let error = Message::Ready.send(&mut other).unwrap_err();
+        assert!(error.to_string().starts_with("the other end closed the connection"), "{error}");
+        assert!(error.downcast_ref::<std::io::Error>().is_none());
     }
 
     /// Both ends print the same.
