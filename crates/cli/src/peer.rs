@@ -50,11 +50,8 @@ impl Peer {
 
     pub(crate) fn new(stream: TcpStream, address: SocketAddr, timeout: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
-        // A host that has gone without a word is found out, also by an end that only waits.
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, timeout.min(Duration::from_secs(32767)))?;
-        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
-        sockopt::set_tcp_keepcnt(&stream, 3)?;
+        // A host that has gone without a word is found out by an end that sends.
+        sockopt::set_tcp_user_timeout(&stream, timeout.as_millis().try_into()?)?;
         let family = if address.ip().to_canonical().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
         Self::with_name(stream, address.to_string(), family, timeout)
     }
@@ -93,13 +90,6 @@ impl Peer {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             seen => self.is_there(seen),
         }
-    }
-
-    /// Waits until it has sent something or closed the connection, however long that takes.
-    pub(crate) fn wait(&self) -> Result<()> {
-        self.stream.set_read_timeout(None)?;
-        while !self.is_there(self.stream.peek(&mut [0]))? {}
-        Ok(())
     }
 
     /// Whether a look has found something. A connection that was reset is closed: that is told when it is read.

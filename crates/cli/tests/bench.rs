@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -257,7 +258,7 @@ fn receive(stream: &mut TcpStream) -> Value {
 
 fn send(stream: &mut TcpStream, message: &Value) {
     let body = message.to_string();
-    stream.write_all(format!("uverbs bench 1 {:08}\n{body}", body.len()).as_bytes()).unwrap();
+    stream.write_all(format!("uverbs bench 2 {:08}\n{body}", body.len()).as_bytes()).unwrap();
 }
 
 /// A client that meets a server which does as it is told from then on.
@@ -272,6 +273,74 @@ fn client_of(line: &str, mut serve: impl FnMut(TcpStream)) -> Output {
     send(&mut stream, &json!({ "Welcome": hello["Hello"]["end"] }));
     serve(stream);
     client.wait_with_output().unwrap()
+}
+
+/// A server, and a client of it that is ready.
+fn server_of(line: &str, test: &Value) -> (Child, TcpStream) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
+    command.arg("bench").args(line.split_whitespace()).args(["-d", "soft0", "-p", &port.to_string()]);
+    let server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut stream = loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    // That of soft0 in the process of the server.
+    let endpoint = json!({ "lid": 0, "qp_num": 17, "psn": 0, "gid": "::ffff:192.168.77.1" });
+    let end = json!({ "endpoints": [endpoint], "mtu": 1024, "address": 0, "rkey": 0, "reads": 1 });
+    send(&mut stream, &json!({ "Hello": { "test": test, "end": end } }));
+    let welcome = receive(&mut stream);
+    assert!(welcome["Welcome"].is_object(), "{welcome}");
+    send(&mut stream, &json!("Ready"));
+    (server, stream)
+}
+
+/// A server with nothing to poll misses a client that is there and says nothing, and waits for one that says that it is alive.
+#[test]
+fn a_client_that_falls_silent_is_missed() {
+    thread::scope(|scope| {
+        for (kind, verb) in [("bw", "write"), ("bw", "read"), ("lat", "read"), ("lat", "atomic")] {
+            scope.spawn(move || check_silence(kind, verb));
+        }
+    });
+}
+
+fn check_silence(kind: &str, verb: &str) {
+    let test = json!({
+        "kind": kind, "verb": verb, "connection": "RC", "sizes": [8], "iters": 10, "duration": null,
+        "mtu": null, "num_qp": 1, "bidirectional": false,
+    });
+    let (mut server, mut stream) = server_of(&format!("{kind} {verb} --timeout 2"), &test);
+    assert_eq!(receive(&mut stream), json!({ "Sent": { "messages": 0 } }));
+    for _ in 0..30 {
+        thread::sleep(Duration::from_millis(100));
+        send(&mut stream, &json!("Alive"));
+    }
+    assert_eq!(server.try_wait().unwrap(), None);
+    let failed = receive(&mut stream);
+    let reason = failed["Failed"]["reason"].as_str().unwrap();
+    let output = server.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let wanted = format!(":{} sends nothing", stream.local_addr().unwrap().port());
+    assert!(reason.contains("127.0.0.1") && reason.contains(&wanted), "{reason}");
+}
+
+/// An end that measures shows that it is alive.
+#[test]
+fn a_client_that_measures_says_so() {
+    let output = client_of("bw send -c UD -D 2 -s 64", |mut stream| {
+        assert_eq!(receive(&mut stream), "Ready");
+        let mut heard = vec![receive(&mut stream)];
+        while heard.last().unwrap() == "Alive" {
+            heard.push(receive(&mut stream));
+        }
+        assert!((3..=9).contains(&heard.len()) && heard.last().unwrap()["Sent"].is_object(), "{heard:?}");
+    });
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
 /// What a client gets to know of a server that leaves, whenever it does.

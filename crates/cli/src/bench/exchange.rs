@@ -1,8 +1,9 @@
 //! What the ends tell each other over TCP.
 //!
 //! A message is a head of 24 bytes, which says what and which version this is and how long the rest is, and JSON. The client says
-//! hello, the server welcomes it when it is connected, the client is ready then. After each run both say what they have sent when it
-//! has completed, and what they have seen when all has arrived. An end that fails says why, at any time.
+//! hello, the server welcomes it when it is connected, the client is ready then. In each run both say that they are alive until they
+//! say what they have sent, when it has completed, and then what they have seen, when all has arrived. An end that fails says why, at
+//! any time.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,8 @@ use crate::connect::Endpoint;
 use crate::peer::Peer;
 
 const NAME: &str = "uverbs bench ";
-const VERSION: u32 = 1;
-/// `uverbs bench 1 00001234` and a newline.
+const VERSION: u32 = 2;
+/// `uverbs bench 2 00001234` and a newline.
 const HEAD: usize = 24;
 /// More than ten thousands of QPs take.
 const LONGEST: usize = 64 << 20;
@@ -27,6 +28,8 @@ pub(super) enum Message {
     },
     Welcome(Told),
     Ready,
+    /// Not done, but there.
+    Alive,
     /// So many messages, all complete.
     Sent {
         messages: u64,
@@ -60,6 +63,7 @@ impl Message {
             Self::Hello { .. } => "hello",
             Self::Welcome(_) => "welcome",
             Self::Ready => "ready",
+            Self::Alive => "alive",
             Self::Sent { .. } => "sent",
             Self::Done { .. } => "done",
             Self::Failed { .. } => "failed",
@@ -73,7 +77,7 @@ impl Message {
         bytes.extend(body);
         let sent = peer.send(&bytes);
         while sent.is_err() && peer.has_spoken()? {
-            Self::receive(peer, "was done")?;
+            Self::receive(peer, "finished")?;
         }
         sent
     }
@@ -176,10 +180,10 @@ mod tests {
     fn others_are_told_apart() {
         let pingpong = refusal(b"0000:000011:abcdef:00000000000000000000ffffc0a84d01\0");
         assert!(pingpong.contains("the other end is no uverbs bench: it sent \"0000:000011"), "{pingpong}");
-        assert!(refusal(b"uverbs bench 2 00000002\n{}").contains("version \"2\", this is version 1"));
-        assert!(refusal(b"uverbs bench 1 0000000x\n").contains("it sent"));
-        assert!(refusal(b"uverbs bench 1 99999999\n").contains("it sent"));
-        assert!(refusal(b"uverbs bench 1 00000002\n{}").contains("cannot be understood"));
+        assert!(refusal(b"uverbs bench 1 00000002\n{}").contains("version \"1\", this is version 2"));
+        assert!(refusal(b"uverbs bench 2 0000000x\n").contains("it sent"));
+        assert!(refusal(b"uverbs bench 2 99999999\n").contains("it sent"));
+        assert!(refusal(b"uverbs bench 2 00000002\n{}").contains("cannot be understood"));
         assert!(refusal(b"uverbs ben").contains("sends nothing: it has not said hello"));
         let [one, mut other] = pair();
         drop(one);

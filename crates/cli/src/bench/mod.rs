@@ -232,7 +232,7 @@ fn with_reason_of_peer(error: anyhow::Error, peer: &mut Peer) -> anyhow::Error {
     let deadline = Instant::now() + Duration::from_secs(1);
     while Instant::now() < deadline {
         match peer.has_spoken() {
-            Ok(true) => match Message::receive(peer, "was done") {
+            Ok(true) => match Message::receive(peer, "finished") {
                 Ok(_) => {}
                 Err(reason) => return error.context(reason.to_string()),
             },

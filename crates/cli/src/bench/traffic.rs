@@ -48,7 +48,7 @@ pub(super) fn run(
     // Before the peer hears that it can go on.
     end.begin();
     Message::Done { received, row: own.clone() }.send(peer)?;
-    let (arrived, theirs) = match Message::receive(peer, "was done")? {
+    let (arrived, theirs) = match Message::receive(peer, "finished")? {
         Message::Done { received, row } => (received, row),
         other => other.out_of_turn(peer)?,
     };
@@ -143,7 +143,8 @@ fn stream(end: &mut End<'_>, watch: &mut Watch<'_>, size: u32) -> Result<Rates> 
                 timeline.completed.push((end.sent, Instant::now()));
             }
             watch.moved();
-            watch.round(end.sent)?;
+            // A round may post and complete very much.
+            watch.look(end.sent)?;
         } else {
             end.rest(watch)?;
         }

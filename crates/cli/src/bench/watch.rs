@@ -10,10 +10,16 @@ use super::exchange::Message;
 use crate::peer::Peer;
 use crate::progress::Progress;
 
-/// Polls that find nothing, or rounds of a loop, between two looks.
-const ROUNDS: u32 = 1024;
+/// Polls that find nothing before a look.
+const POLLS: u32 = 1024;
+/// As many of them let other threads run: the peer may be waiting for this processor.
+const SPINS: u32 = 64;
+/// Rounds of a loop between two looks.
+const ROUNDS: u32 = 64;
 /// Looks are not more frequent than this.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Between two signs of life: some of them in the shortest time that a peer may wait.
+const BEAT: Duration = Duration::from_millis(250);
 
 /// For a peer that has something to say or has gone, for one that does not answer, and for a user who waits.
 pub(super) struct Watch<'a> {
@@ -24,11 +30,13 @@ pub(super) struct Watch<'a> {
     peer_sent: Option<u64>,
     /// Whether the peer knows what this end has sent, and may be done.
     told: bool,
+    polls: u32,
     rounds: u32,
     moved: bool,
     start: Instant,
     last_move: Instant,
     last_look: Instant,
+    last_beat: Instant,
     progress: Progress,
 }
 
@@ -41,11 +49,13 @@ impl<'a> Watch<'a> {
             peer,
             peer_sent: None,
             told: false,
+            polls: 0,
             rounds: 0,
             moved: true,
             start: now,
             last_move: now,
             last_look: now,
+            last_beat: now,
             progress: Progress::new(shows_progress),
         }
     }
@@ -58,7 +68,7 @@ impl<'a> Watch<'a> {
     /// Something has completed.
     #[inline]
     pub(super) fn moved(&mut self) {
-        self.moved = true;
+        (self.moved, self.polls) = (true, 0);
     }
 
     /// How long nothing has completed, as of the last look.
@@ -70,12 +80,11 @@ impl<'a> Watch<'a> {
     #[inline]
     pub(super) fn idle(&mut self, done: u64) -> Result<()> {
         std::hint::spin_loop();
-        self.rounds += 1;
-        if self.rounds >= ROUNDS {
+        self.polls += 1;
+        if self.polls.is_multiple_of(SPINS) {
             thread::yield_now();
-            self.look(done)?;
         }
-        Ok(())
+        if self.polls >= POLLS { self.look(done) } else { Ok(()) }
     }
 
     /// A round of a loop in which something happens all the time.
@@ -88,7 +97,7 @@ impl<'a> Watch<'a> {
     /// Looks, unless it has just been done. So many operations are done.
     #[cold]
     pub(super) fn look(&mut self, done: u64) -> Result<()> {
-        self.rounds = 0;
+        (self.polls, self.rounds) = (0, 0);
         let now = Instant::now();
         if now - self.last_look < PAUSE {
             return Ok(());
@@ -112,12 +121,17 @@ impl<'a> Watch<'a> {
         if (self.peer_sent.is_none() || !self.told) && self.peer.has_spoken()? {
             self.listen()?;
         }
+        if !self.told && now - self.last_beat >= BEAT {
+            self.last_beat = now;
+            Message::Alive.send(self.peer)?;
+        }
         self.report(now, done);
         Ok(())
     }
 
     fn listen(&mut self) -> Result<()> {
-        match Message::receive(self.peer, "was done")? {
+        match Message::receive(self.peer, "finished")? {
+            Message::Alive if self.peer_sent.is_none() => {}
             Message::Sent { messages } if self.peer_sent.is_none() => self.peer_sent = Some(messages),
             other => other.out_of_turn(self.peer)?,
         }
@@ -130,15 +144,12 @@ impl<'a> Watch<'a> {
         Message::Sent { messages }.send(self.peer)
     }
 
-    /// Waits for the peer to have sent all, however long that takes.
-    pub(super) fn wait_for_peer(&mut self) -> Result<u64> {
-        loop {
-            if let Some(sent) = self.peer_sent {
-                return Ok(sent);
-            }
-            self.peer.wait()?;
+    /// Waits for the peer to have sent all, as long as it shows that it is alive.
+    pub(super) fn wait_for_peer(&mut self) -> Result<()> {
+        while self.peer_sent.is_none() {
             self.listen()?;
         }
+        Ok(())
     }
 
     fn report(&mut self, now: Instant, done: u64) {
