@@ -86,7 +86,10 @@ fn bandwidth_of_every_operation_over_every_connection() {
         // What may be lost is told.
         let received = result.get("n_received").map(|received| received.as_u64().unwrap());
         match (verb, connection) {
-            ("send", "UC" | "UD") => assert!((1..=1500).contains(&received.unwrap()), "{result}"),
+            ("send", "UC" | "UD") => {
+                assert_eq!(result["n_sent"], 1500);
+                assert!((1..=1500).contains(&received.unwrap()), "{result}");
+            }
             _ => assert_eq!(received, None),
         }
     });
@@ -102,6 +105,29 @@ fn events_instead_of_polling() {
             assert_eq!(latency["n_iterations"], 50, "{verb} {connection}");
         }
     });
+}
+
+/// What is lost is counted in both directions, and so is what was sent.
+#[test]
+fn losses_in_both_directions_are_told() {
+    let numbers = |line: &str| {
+        let result = result(line);
+        ["n_iterations", "n_sent", "n_received"].map(|key| result[key].as_u64().unwrap())
+    };
+    for connection in ["UC", "UD"] {
+        let line = format!("bw send -c {connection} -b -n 3000 -s 64 -r 1 -l 64");
+        let [iterations, sent, received] = numbers(&line);
+        assert_eq!((iterations, sent), (3000, 6000), "{line}");
+        // Of a list, which is posted at once, one receive takes one.
+        assert!((1..6000).contains(&received), "{line}: {received}");
+        let [iterations, sent, received] = numbers(&format!("bw send -c {connection} -b -D 1 -s 64"));
+        assert!(0 < iterations && iterations < sent && received <= sent, "{iterations} {sent} {received}");
+    }
+    let shown = succeeds("bw send -c UD -b -n 3000 -s 64 -r 1 -l 64");
+    let told =
+        shown.lines().find_map(|line| line.strip_suffix(" messages were received, the others were lost"));
+    let (received, sent) = told.unwrap_or_else(|| panic!("{shown}")).trim().split_once(" of ").unwrap();
+    assert!(sent == "6000" && received.parse::<u64>().unwrap() < 6000, "{shown}");
 }
 
 /// However lists and moderation divide the queue, nothing waits for a completion that there is not.

@@ -165,7 +165,7 @@ mod tests {
     fn numbers_arrive_as_they_were() {
         let [mut one, mut other] = pair();
         for average in [0.022_250_163_483_076_194, 5.107_544_456_066_946, f64::MIN_POSITIVE, 1e300] {
-            let rates = Rates { size: 64, messages: 1, peak: None, average, received: None };
+            let rates = Rates { size: 64, messages: 1, peak: None, average, arrival: None };
             let row = Some(Row::Bandwidth(rates));
             Message::Done { received: 1, row }.send(&mut one).unwrap();
             let message = Message::receive(&mut other, "").unwrap();

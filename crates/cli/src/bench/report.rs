@@ -96,8 +96,17 @@ pub(super) struct Rates {
     /// Messages a second; nothing if it was not looked for.
     pub(super) peak: Option<f64>,
     pub(super) average: f64,
-    /// Where messages may be lost: how many were not.
-    pub(super) received: Option<u64>,
+    /// Where messages may be lost.
+    pub(super) arrival: Option<Arrival>,
+}
+
+/// How many messages were sent, and how many of them were received.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Arrival {
+    #[serde(rename = "n_sent")]
+    pub(super) sent: u64,
+    #[serde(rename = "n_received")]
+    pub(super) received: u64,
 }
 
 #[derive(Serialize)]
@@ -112,21 +121,19 @@ struct BandwidthRow {
     average: f64,
     #[serde(rename = "MsgRate")]
     rate: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    n_received: Option<u64>,
+    #[serde(flatten)]
+    arrival: Option<Arrival>,
 }
 
 impl Rates {
-    /// Of both directions together.
-    pub(super) fn with(self, other: Self) -> Self {
+    /// Of the client, with the other direction.
+    pub(super) fn with(self, server: Self) -> Self {
         let both = |one: Option<f64>, other: Option<f64>| Some(one? + other?);
-        Self {
-            size: self.size,
-            messages: self.messages,
-            peak: both(self.peak, other.peak),
-            average: self.average + other.average,
-            received: self.received.and_then(|received| Some(received + other.received?)),
-        }
+        let arrival = self.arrival.zip(server.arrival).map(|(one, other)| Arrival {
+            sent: one.sent + other.sent,
+            received: one.received + other.received,
+        });
+        Self { peak: both(self.peak, server.peak), average: self.average + server.average, arrival, ..self }
     }
 
     fn row(&self, unit: Unit) -> BandwidthRow {
@@ -137,7 +144,7 @@ impl Rates {
             peak: self.peak.map_or(0.0, bandwidth),
             average: bandwidth(self.average),
             rate: self.average / 1e6,
-            n_received: self.received,
+            arrival: self.arrival,
         }
     }
 }
@@ -276,9 +283,9 @@ impl Printer {
                     w1 = width + 12,
                     w2 = width + 14,
                 )?;
-                match row.n_received {
-                    Some(received) if received < row.messages => {
-                        writeln!(out, " {received} of them were received, the others were lost")
+                match row.arrival {
+                    Some(Arrival { sent, received }) if received < sent => {
+                        writeln!(out, " {received} of {sent} messages were received, the others were lost")
                     }
                     _ => Ok(()),
                 }

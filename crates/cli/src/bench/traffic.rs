@@ -8,7 +8,7 @@ use super::agreed::Role;
 use super::end::End;
 use super::exchange::Message;
 use super::options::{Kind, Verb};
-use super::report::{DurationRow, Rates, Row};
+use super::report::{Arrival, DurationRow, Rates, Row};
 use super::stats::{Latencies, Timeline};
 use super::watch::Watch;
 use crate::peer::Peer;
@@ -53,10 +53,14 @@ pub(super) fn run(
         other => other.out_of_turn(peer)?,
     };
     let may_lose = test.verb == Verb::Send && !test.connection.is_reliable();
-    let with_losses = |rates: Rates, received| Rates { received: may_lose.then_some(received), ..rates };
+    let with_losses = |rates: Rates, received| Rates {
+        arrival: may_lose.then_some(Arrival { sent: rates.messages, received }),
+        ..rates
+    };
     Ok(match (own, theirs) {
         (Some(Row::Bandwidth(own)), Some(Row::Bandwidth(theirs))) => {
-            Row::Bandwidth(with_losses(own, arrived).with(with_losses(theirs, received)))
+            let (own, theirs) = (with_losses(own, arrived), with_losses(theirs, received));
+            Row::Bandwidth(if role == Role::Client { own.with(theirs) } else { theirs.with(own) })
         }
         (Some(Row::Bandwidth(own)), None) => Row::Bandwidth(with_losses(own, arrived)),
         (None, Some(Row::Bandwidth(theirs))) => Row::Bandwidth(with_losses(theirs, received)),
@@ -154,7 +158,7 @@ fn stream(end: &mut End<'_>, watch: &mut Watch<'_>, size: u32) -> Result<Rates> 
     }
     let average = end.sent as f64 / start.elapsed().as_secs_f64();
     let peak = timeline.map(|timeline| timeline.peak());
-    Ok(Rates { size, messages: end.sent, peak, average, received: None })
+    Ok(Rates { size, messages: end.sent, peak, average, arrival: None })
 }
 
 /// Receives until all that the peer has sent is there.
