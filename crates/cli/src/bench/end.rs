@@ -146,10 +146,13 @@ impl<'a> End<'a> {
         self.lanes.len()
     }
 
-    /// Counts anew. Nothing of this end is under way, and the peer sends nothing until it is told to.
-    pub(super) fn begin(&mut self) {
+    /// Counts anew. Nothing of this end is under way, and the peer sends nothing until it is told to. What has come too late counts
+    /// nowhere.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        while self.poll()? {}
         (self.posted, self.sent, self.received) = (0, 0, 0);
         self.lanes.iter_mut().for_each(|lane| lane.posted = 0);
+        Ok(())
     }
 
     /// The number of the last operation of a QP, if it is to stop: one that completes, and with it those before.

@@ -3,7 +3,10 @@
 use clap::Parser;
 use uverbs::Mtu;
 
+use crate::connect::{Endpoint, Route};
+
 use super::agreed::{Role, Test};
+use super::end::End;
 use super::limits::Limits;
 use super::options::{Command, Connection, Kind, Verb};
 use super::plan::Plan;
@@ -43,6 +46,11 @@ fn plan_on(limits: &Limits, line: &str, role: Role) -> Result<Plan, String> {
     let test = Test::new(&command, limits);
     let plan = test.and_then(|test| Plan::new(test, &command, limits, role));
     plan.map_err(|error| format!("{error:#}"))
+}
+
+/// What a client with these options asks for.
+pub(super) fn test(line: &str) -> Test {
+    Test::new(&parse(line).unwrap(), &limits()).unwrap()
 }
 
 fn plan(line: &str) -> Plan {
@@ -194,8 +202,7 @@ fn wrong_usage_is_told_by_the_parser() {
 #[test]
 fn a_server_agrees_to_the_same_or_to_anything() {
     let agree = |client: &str, server: &str| {
-        let test = Test::new(&parse(client).unwrap(), &limits()).unwrap();
-        test.agree(&parse(server).unwrap()).map_err(|error| error.to_string())
+        test(client).agree(&parse(server).unwrap()).map_err(|error| error.to_string())
     };
     let client = "bw send -s 64 -n 10 -q 2 -c UC -m 1024 -b";
     assert_eq!(agree(client, client), Ok(()));
@@ -248,4 +255,29 @@ fn a_server_is_not_fooled() {
         served(Test { sizes: vec![u32::MAX], ..sound.clone() }).unwrap_err().contains("--size 4294967295")
     );
     assert!(served(Test { mtu: Some(4096), ..sound }).unwrap_err().contains("--mtu 4096"));
+}
+
+/// What arrives after a run is not counted in the next.
+#[test]
+fn stragglers_are_not_counted() {
+    let plans = [plan("bw send -c UD -s 64"), served("bw send -c UD -s 64")];
+    let context = uverbs::soft::device("soft0").unwrap().open().unwrap();
+    let domain = context.alloc_protection_domain().unwrap();
+    let gid = context.query_gid(1, 1).unwrap();
+    let mut ends = plans.each_ref().map(|plan| End::new(plan, &context, &domain).unwrap());
+    let [one, other] = ends
+        .each_ref()
+        .map(|end| end.qp_nums().map(|number| Endpoint::new(0, gid.gid, number)).collect::<Vec<_>>());
+    let route = Route { port: 1, gid, service_level: 0, mtu: Mtu::Bytes1024, reads: [0, 0] };
+    let target = ends[0].target();
+    ends[0].connect(&one, &other, target, &route).unwrap();
+    ends[1].connect(&other, &one, target, &route).unwrap();
+    let [client, server] = &mut ends;
+    client.post(0, 64, 5, None).unwrap();
+    while client.sent < 5 {
+        client.poll().unwrap();
+    }
+    server.begin().unwrap();
+    assert!(!server.poll().unwrap());
+    assert_eq!(server.received, 0);
 }

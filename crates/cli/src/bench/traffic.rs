@@ -46,7 +46,7 @@ pub(super) fn run(
     drop(watch);
     let received = end.received;
     // Before the peer hears that it can go on.
-    end.begin();
+    end.begin()?;
     Message::Done { received, row: own.clone() }.send(peer)?;
     let (arrived, theirs) = match Message::receive(peer, "finished")? {
         Message::Done { received, row } => (received, row),
@@ -164,17 +164,16 @@ fn stream(end: &mut End<'_>, watch: &mut Watch<'_>, size: u32) -> Result<Rates> 
 /// Receives until all that the peer has sent is there.
 fn receive_rest(end: &mut End<'_>, watch: &mut Watch<'_>) -> Result<()> {
     let is_reliable = end.plan.test.connection.is_reliable();
-    loop {
-        if let Some(sent) = watch.peer_sent()
-            && (end.received >= sent || !is_reliable && watch.quiet() > GRACE)
-        {
-            return Ok(());
-        }
+    while watch.peer_sent().is_none_or(|sent| end.received < sent) {
+        let is_over = !is_reliable && watch.over() > GRACE;
         if end.poll()? {
             watch.moved();
             watch.round(end.received)?;
+        } else if is_over {
+            break;
         } else {
             end.rest(watch)?;
         }
     }
+    Ok(())
 }

@@ -28,6 +28,8 @@ pub(super) struct Watch<'a> {
     peer: &'a mut Peer,
     /// What the peer has sent, when it has said so.
     peer_sent: Option<u64>,
+    /// When it has said so, if it has.
+    heard: Instant,
     /// Whether the peer knows what this end has sent, and may be done.
     told: bool,
     polls: u32,
@@ -48,6 +50,7 @@ impl<'a> Watch<'a> {
             timeout,
             peer,
             peer_sent: None,
+            heard: now,
             told: false,
             polls: 0,
             rounds: 0,
@@ -72,8 +75,16 @@ impl<'a> Watch<'a> {
     }
 
     /// How long nothing has completed, as of the last look.
-    pub(super) fn quiet(&self) -> Duration {
+    fn quiet(&self) -> Duration {
         if self.moved { Duration::ZERO } else { self.last_look - self.last_move }
+    }
+
+    /// For so long, as of the last look, nothing has completed and the peer has sent nothing more.
+    pub(super) fn over(&self) -> Duration {
+        match self.peer_sent {
+            Some(_) => self.quiet().min(self.last_look.saturating_duration_since(self.heard)),
+            None => Duration::ZERO,
+        }
     }
 
     /// A poll has found nothing. Now and then it lets other threads run, of which one may be the peer.
@@ -132,7 +143,9 @@ impl<'a> Watch<'a> {
     fn listen(&mut self) -> Result<()> {
         match Message::receive(self.peer, "finished")? {
             Message::Alive if self.peer_sent.is_none() => {}
-            Message::Sent { messages } if self.peer_sent.is_none() => self.peer_sent = Some(messages),
+            Message::Sent { messages } if self.peer_sent.is_none() => {
+                (self.peer_sent, self.heard) = (Some(messages), Instant::now());
+            }
             other => other.out_of_turn(self.peer)?,
         }
         Ok(())
@@ -157,5 +170,39 @@ impl<'a> Watch<'a> {
             Some(seconds) => format!("{} of {seconds} seconds", (now - self.start).as_secs().min(seconds)),
             None => format!("{done} of {} operations", self.test.operations()),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::test;
+    use super::*;
+
+    const SOME: Duration = Duration::from_millis(20);
+
+    /// What was under way when the peer said that it has sent all has time to arrive.
+    #[test]
+    fn nothing_is_over_before_the_peer_has_sent_all() {
+        let test = test("bw send -c UD");
+        let [mut own, mut peer] = Peer::pair(Duration::from_secs(5)).unwrap();
+        let mut watch = Watch::new(&test, Duration::from_secs(5), &mut own, false);
+        watch.moved();
+        for _ in 0..5 {
+            thread::sleep(SOME);
+            watch.look(0).unwrap();
+        }
+        assert!(watch.quiet() >= SOME * 3);
+        assert_eq!(watch.over(), Duration::ZERO);
+        let before = Instant::now();
+        Message::Sent { messages: 7 }.send(&mut peer).unwrap();
+        thread::sleep(SOME);
+        watch.look(0).unwrap();
+        assert_eq!((watch.peer_sent(), watch.over()), (Some(7), Duration::ZERO));
+        thread::sleep(SOME);
+        watch.look(0).unwrap();
+        let over = watch.over();
+        assert!(SOME <= over && over < before.elapsed(), "{over:?}");
+        watch.moved();
+        assert_eq!(watch.over(), Duration::ZERO);
     }
 }
