@@ -38,12 +38,16 @@ impl Peer {
         }
     }
 
-    /// Waits for a client, on all addresses.
-    pub(crate) fn accept(port: u16, timeout: Duration) -> Result<Self> {
+    /// Listens for a client, on all addresses.
+    pub(crate) fn listen(port: u16) -> Result<TcpListener> {
         // An IPv6 socket serves both families, where there is IPv6.
-        let listener = TcpListener::bind(("::", port))
+        TcpListener::bind(("::", port))
             .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
-            .with_context(|| format!("cannot listen on TCP port {port}"))?;
+            .with_context(|| format!("cannot listen on TCP port {port}"))
+    }
+
+    /// Waits for a client; only one is served.
+    pub(crate) fn accept(listener: TcpListener, timeout: Duration) -> Result<Self> {
         let (stream, address) = listener.accept().context("waiting for a client")?;
         Self::new(stream, address, timeout)
     }

@@ -369,6 +369,18 @@ fn a_client_that_measures_says_so() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
+/// Nobody is told to connect to a port on which another program listens.
+#[test]
+fn a_server_without_its_port_waits_for_nobody() {
+    let other = TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
+    let output = command.args(["bench", "lat", "send", "-d", "soft0", "-p", &port]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), [].as_slice()), "{text}");
+    assert!(text.contains(&format!("cannot listen on TCP port {port}")), "{text}");
+}
+
 /// What a client gets to know of a server that leaves, whenever it does.
 #[test]
 fn a_server_that_leaves_is_an_error() {

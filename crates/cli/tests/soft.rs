@@ -86,3 +86,11 @@ fn numbers_of_devices_that_make_no_sense_are_named() {
         assert_eq!((status, text.matches("\"soft").count()), (Some(0), number), "{count}: {text}");
     }
 }
+
+#[test]
+fn no_port_is_zero() {
+    for arguments in [&["pingpong", "rc", "-p", "0", "127.0.0.1"][..], &["bench", "lat", "send", "-p", "0"]] {
+        let output = uverbs(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    }
+}

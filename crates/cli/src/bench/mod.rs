@@ -63,12 +63,13 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
         Plan::new(Test::new(command, &limits)?, command, &limits, Role::Client)?;
         bench.ask(Peer::connect(host, options.port, options.timeout())?)?;
     } else {
+        let listener = Peer::listen(options.port)?;
         if bench.printer.has_table() {
             let mut out = std::io::stdout().lock();
             writeln!(out, "Waiting for a client on TCP port {}", options.port)?;
             out.flush()?;
         }
-        bench.serve(Peer::accept(options.port, options.timeout())?)?;
+        bench.serve(Peer::accept(listener, options.timeout())?)?;
     }
     Ok(context.close().map_err(uverbs::Error::from)?)
 }

@@ -83,7 +83,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) loopback: bool,
     /// TCP port to connect to or listen on.
-    #[arg(short, long, default_value_t = 18515)]
+    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
     /// Device; if it is not given the first one, or with --loopback the first one that works, or else soft0, which is inside this process.
     #[arg(short = 'd', long = "ib-dev", value_name = "DEVICE")]

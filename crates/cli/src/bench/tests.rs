@@ -191,6 +191,7 @@ fn wrong_usage_is_told_by_the_parser() {
         "bw send -m 1000",
         "bw send -c XRC",
         "bw send host --loopback",
+        "bw send -p 0",
         "bw send --timeout 0",
         "bw send --timeout 18446744073709551615",
     ] {

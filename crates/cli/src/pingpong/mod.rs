@@ -39,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long)]
     loopback: bool,
     /// TCP port to connect to or listen on.
-    #[arg(short, long, default_value_t = 18515)]
+    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Device; if it is not given the first one, or with --loopback the first one that works, or else soft0, which is inside this process.
     #[arg(short = 'd', long = "ib-dev", value_name = "DEVICE")]
@@ -266,7 +266,7 @@ pub(crate) fn run(command: &Command, json: bool) -> Result<()> {
         let mut end = new_end(role)?;
         let peer = match &options.host {
             Some(host) => Peer::connect(host, options.port, options.timeout())?,
-            None => Peer::accept(options.port, options.timeout())?,
+            None => Peer::accept(Peer::listen(options.port)?, options.timeout())?,
         };
         let gid = own_gid(&context, options.ib_port, options.gid_idx, peer.family())?;
         let own = endpoints(&end, &gid);
