@@ -136,7 +136,10 @@ impl Peer {
                     }
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if left.is_zero() => {
-                        bail!("{} sends nothing: it has not {awaited}", self.name)
+                        bail!(
+                            "{} sends nothing: it has not {awaited}, or needs longer (--timeout)",
+                            self.name
+                        )
                     }
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
                     _ => return Err(error).with_context(|| format!("receiving from {}", self.name)),

@@ -184,7 +184,7 @@ mod tests {
         assert!(refusal(b"uverbs bench 2 0000000x\n").contains("it sent"));
         assert!(refusal(b"uverbs bench 2 99999999\n").contains("it sent"));
         assert!(refusal(b"uverbs bench 2 00000002\n{}").contains("cannot be understood"));
-        assert!(refusal(b"uverbs ben").contains("sends nothing: it has not said hello"));
+        assert!(refusal(b"uverbs ben").contains("it has not said hello, or needs longer (--timeout)"));
         let [one, mut other] = pair();
         drop(one);
         let closed = Message::receive(&mut other, "said hello").unwrap_err().to_string();

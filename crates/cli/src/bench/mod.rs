@@ -1,4 +1,4 @@
-//! `uverbs bench`: latency and bandwidth of operations, with the options, columns and units of perftest.
+//! `uverbs bench`: latency and bandwidth of operations, with the letters, columns and units of perftest.
 
 mod agreed;
 mod end;

@@ -56,11 +56,11 @@ pub(crate) struct Queues {
     /// Operations posted with one doorbell [default: 1].
     #[arg(short = 'l', long = "post_list", value_name = "OPERATIONS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) post_list: Option<u32>,
-    /// Have every so many operations make a completion [default: 100, or the post list, at most --tx-depth; 1 for messages of more
-    /// than 8192 bytes, and on EFA, which completes every one].
+    /// Have every so many operations make a completion, at most --tx-depth [default: 100, or the post list, or --tx-depth if that is
+    /// less; 1 for messages of one size of more than 8192 bytes, and on EFA, which completes every one].
     #[arg(short = 'Q', long, value_name = "OPERATIONS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cq_mod: Option<u32>,
-    /// Do not look for the peak. It is not looked for beyond 20000 operations either, nor with --duration.
+    /// Do not look for the peak. It is not looked for beyond 20000 operations on each QP or a million in all either, nor with --duration.
     #[arg(short = 'N', long, alias = "noPeak")]
     pub(super) no_peak: bool,
     /// Both ends send at once, and the sum counts; the same at both ends.

@@ -7,8 +7,9 @@ use super::agreed::{ATOMIC, Role, Test};
 use super::limits::Limits;
 use super::options::{Command, Connection, Kind, Verb};
 
-/// Peaks are not looked for among more operations.
+/// Peaks are not looked for among more operations on each QP, as by perftest, nor among more in all, for which the peer would wait.
 const MOST_FOR_PEAK: u64 = 20_000;
+const MOST_IN_ALL_FOR_PEAK: u64 = 1_000_000;
 /// Larger messages all make a completion, unless told otherwise.
 const MODERATED: u32 = 8192;
 
@@ -112,7 +113,8 @@ impl Plan {
             events: options.events,
             peak: queues.is_some_and(|queues| !queues.no_peak)
                 && test.duration.is_none()
-                && test.operations() <= MOST_FOR_PEAK,
+                && test.iters <= MOST_FOR_PEAK
+                && test.operations() <= MOST_IN_ALL_FOR_PEAK,
             completions: 0,
             test,
         };

@@ -110,9 +110,9 @@ fn completions_are_moderated_as_far_as_the_queue_allows() {
 
 #[test]
 fn peaks_are_looked_for_among_few() {
-    assert!(plan("bw send -n 20000").peak && plan("bw send -n 1000 -q 20").peak);
+    assert!(plan("bw send -n 20000").peak && plan("bw send -n 20000 -q 20").peak);
     for line in
-        ["bw send -n 20001", "bw send -n 1001 -q 20", "bw send -N", "bw send -D 1", "bw send --no-peak"]
+        ["bw send -n 20001", "bw send -n 20000 -q 51", "bw send -N", "bw send -D 1", "bw send --no-peak"]
     {
         assert!(!plan(line).peak, "{line}");
     }
