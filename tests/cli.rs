@@ -8,6 +8,7 @@ use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,8 +122,11 @@ fn words(arguments: &[String]) -> Vec<&str> {
 
 /// A TCP port that nobody else uses.
 pub(crate) fn free_port() -> String {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
-    listener.local_addr().unwrap().port().to_string()
+    // Each is given out once, and the kernel gives none of these to connections.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 1000) as u16 * 10;
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(|port| TcpListener::bind((Ipv6Addr::UNSPECIFIED, *port)).is_ok()).unwrap().to_string()
 }
 
 /// A server that listens already.
