@@ -38,7 +38,7 @@ pub(super) fn compare(name: &str, setup: &Setup, work: impl Fn(&mut Bench<'_>)) 
     different_lines(name, &kernel, &inside)
 }
 
-/// The lines that one has and the other has not, or not as often.
+/// The lines that one has and the other has not, or not as often. Where that is none, the first place where they are different.
 fn different_lines(name: &str, kernel: &str, inside: &str) -> Option<String> {
     let missing = |of: &str, but: &str, who: &str| {
         let mut others: Vec<_> = but.lines().collect();
@@ -51,8 +51,16 @@ fn different_lines(name: &str, kernel: &str, inside: &str) -> Option<String> {
         }
         told
     };
-    (kernel != inside)
-        .then(|| format!("{name}:{}{}", missing(kernel, inside, "kernel"), missing(inside, kernel, "inside")))
+    (kernel != inside).then(|| {
+        let mut told = missing(kernel, inside, "kernel") + &missing(inside, kernel, "inside");
+        let mut places = kernel.lines().zip(inside.lines());
+        if told.is_empty()
+            && let Some((kernel, inside)) = places.find(|(kernel, inside)| kernel != inside)
+        {
+            told = format!("\n    in another order: kernel: {kernel}\n    inside: {inside}");
+        }
+        format!("{name}:{told}")
+    })
 }
 
 fn works() -> Vec<Work> {
