@@ -68,14 +68,21 @@ pub(super) enum Made {
     AnswerFile,
 }
 
+/// Where a command says what it destroys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destroyed {
+    /// In an attribute, or at the beginning of the request.
+    Handle(u16),
+    Request,
+}
+
 #[derive(Clone)]
 pub(super) struct Call {
     name: String,
     pub(super) header: IoctlHdr,
     pub(super) args: Vec<Arg>,
     pub(super) makes: Option<Made>,
-    /// The handle that it destroys.
-    pub(super) destroys: Option<u32>,
+    destroys: Option<Destroyed>,
 }
 
 /// What a device has done, as far as it is to be the same on both.
@@ -166,8 +173,8 @@ impl Call {
         self.hide(0..4, Accepted::Files)
     }
 
-    pub(super) fn ends(mut self, handle: u32) -> Self {
-        self.destroys = Some(handle);
+    pub(super) fn destroys(mut self, place: Destroyed) -> Self {
+        self.destroys = Some(place);
         self
     }
 
@@ -184,6 +191,16 @@ impl Call {
         match self.makes {
             Some(Made::Handle(kind, _) | Made::Answer(kind)) => Some(kind),
             _ => None,
+        }
+    }
+
+    /// The handle of the object that it destroys, which a wrong may have changed.
+    pub(super) fn destroyed(&self) -> Option<u32> {
+        match self.destroys? {
+            Destroyed::Handle(id) => {
+                self.args.iter().find(|arg| arg.attr.attr_id == id).map(|arg| arg.attr.data as u32)
+            }
+            Destroyed::Request => self.request().first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
         }
     }
 

@@ -16,7 +16,7 @@ use uverbs_ioctl::uapi::user_verbs::{
 };
 
 use super::Accepted;
-use super::call::{Call, Kind, Pair};
+use super::call::{Call, Destroyed, Kind, Pair};
 
 pub(super) fn get_context() -> Call {
     Call::new("GET_CONTEXT", object::DEVICE, method::device::GET_CONTEXT)
@@ -328,7 +328,9 @@ pub(super) fn destroy(kind: Kind, handle: u32) -> Call {
         Kind::Counter => (object::COMP_CNTR, method::comp_cntr::DESTROY, 0),
     };
     // All of them have the handle first, and then the answer.
-    let call = Call::new(&format!("{kind:?}.DESTROY"), object, method).handle(0, handle).ends(handle);
+    let call = Call::new(&format!("{kind:?}.DESTROY"), object, method)
+        .handle(0, handle)
+        .destroys(Destroyed::Handle(0));
     if answer > 0 { call.output(1, answer).hide(0..answer, Accepted::Events) } else { call }
 }
 
@@ -344,5 +346,5 @@ pub(super) fn destroy_legacy(kind: Kind, handle: u32) -> Option<Call> {
     // They all take a handle alone.
     let request = DeallocPd { pd_handle: handle };
     const _: () = assert!(size_of::<DeallocPd>() == size_of::<DeregMr>());
-    Some(Call::legacy(&format!("{kind:?}.DESTROY of old"), number, &request, 0).ends(handle))
+    Some(Call::legacy(&format!("{kind:?}.DESTROY of old"), number, &request, 0).destroys(Destroyed::Request))
 }

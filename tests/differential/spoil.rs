@@ -6,9 +6,10 @@ use uverbs_ioctl::command::MAX_ATTRIBUTES;
 use uverbs_ioctl::uapi::ioctl::{Attr, AttrFlags};
 use uverbs_ioctl::uapi::ioctl_cmds::{DRIVER_NS, attr, method, object};
 use uverbs_ioctl::uapi::user_verbs::{AttachMcast, CMD_FLAG_EXTENDED, CreateAh, ModifyQp, write_cmd};
+use uverbs_ioctl::uapi::values::QpAttrMask;
 
 use super::call::{Arg, Call, Kind, Value};
-use super::written::{GID, GROUP};
+use super::written::GID;
 use super::{Accepted, Both};
 
 /// Handle of nothing.
@@ -163,15 +164,22 @@ pub(super) fn excluded(call: &Call) -> Option<Accepted> {
     other.then_some(Accepted::Vectors)
 }
 
-/// Whether it goes to an address of others.
+/// Whether it goes to an address of others. That of a group is known without asking.
 fn leads_far(call: &Call, number: u64) -> bool {
+    let request = call.request();
     let place = match number as u32 {
-        write_cmd::MODIFY_QP => offset_of!(ModifyQp, dest),
+        write_cmd::MODIFY_QP => {
+            let mask = request.get(offset_of!(ModifyQp, attr_mask)..).and_then(<[u8]>::first_chunk);
+            if mask.is_none_or(|mask| u32::from_ne_bytes(*mask) & QpAttrMask::AV.bits() == 0) {
+                return false;
+            }
+            offset_of!(ModifyQp, dest)
+        }
         write_cmd::CREATE_AH => offset_of!(CreateAh, attr),
         _ => return false,
     };
-    let gid = call.request().get(place..place + 16).unwrap_or_default();
-    gid.starts_with(&GID[..12]) && *gid != GID && *gid != GROUP
+    let gid = request.get(place..place + 16).unwrap_or_default();
+    gid.starts_with(&GID[..12]) && gid[12] & 0xf0 != 0xe0 && *gid != GID
 }
 
 /// Whether it attaches a QP by a LID, perhaps to a group that it is in without.
