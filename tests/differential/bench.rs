@@ -199,7 +199,7 @@ impl<'a> Bench<'a> {
         let pd = calls::invoke(transport, &AllocPd::default()).unwrap().pd_handle;
         let mut memory = memmap2::MmapMut::map_anon(SIZE).unwrap();
         memory.iter_mut().enumerate().for_each(|(place, byte)| *byte = (place * 7 + place / 256) as u8);
-        let start = memory.as_ptr().expose_provenance() as u64;
+        let start = memory.as_mut_ptr().expose_provenance() as u64;
         let all = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_WRITE

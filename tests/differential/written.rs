@@ -86,8 +86,8 @@ const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
 pub(super) fn memory() -> u64 {
     static MEMORY: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *MEMORY.get_or_init(|| {
-        let map = std::mem::ManuallyDrop::new(memmap2::MmapMut::map_anon(1 << 20).unwrap());
-        map.as_ptr().expose_provenance() as u64
+        let mut map = std::mem::ManuallyDrop::new(memmap2::MmapMut::map_anon(1 << 20).unwrap());
+        map.as_mut_ptr().expose_provenance() as u64
     })
 }
 
