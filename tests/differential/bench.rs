@@ -1,5 +1,6 @@
 //! Two QPs of one device that are connected to each other, with their rings, and what work has come to.
 
+use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -13,9 +14,10 @@ use uverbs_ioctl::uapi::rxe::{
     Sge,
 };
 use uverbs_ioctl::uapi::user_verbs::{
-    AllocMw, AllocPd, AttachMcast, CreateAh, ModifyQp, ModifySrq, QueryQp, QueryQpResp, RegMr, Wc,
+    AllocMw, AllocPd, AsyncEventDesc, AttachMcast, CreateAh, ModifyQp, ModifySrq, QueryQp, QueryQpResp,
+    RegMr, Wc,
 };
-use uverbs_ioctl::uapi::values::{WcFlags, qp_state, wc_status};
+use uverbs_ioctl::uapi::values::{SendFlags, WcFlags, event_type, qp_state, wc_status};
 use uverbs_ioctl::{Doorbell, MmapRaw, Transport, calls, events};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -108,6 +110,11 @@ impl Queue {
         (unsafe { self.0.as_mut_ptr().add(offset) }, size)
     }
 
+    /// What has been written so far, if nobody reads.
+    fn filled(&self) -> impl Iterator<Item = Vec<u8>> {
+        (0..self.producer()).map(|place| self.bytes(place))
+    }
+
     fn bytes(&self, index: u32) -> Vec<u8> {
         let (start, size) = self.slot(index);
         // SAFETY: the device has written the slot, and no longer does.
@@ -141,6 +148,8 @@ pub(super) struct Qp {
     pub(super) number: u32,
     sends: Queue,
     receives: Option<Queue>,
+    /// Requests whose completions are told whatever becomes of them.
+    signaled: u32,
     /// That of requests, and that of receives: in one, their completions would come in any order.
     cqs: [Cq; 2],
 }
@@ -151,15 +160,36 @@ struct Cq {
     events: OwnedFd,
 }
 
+impl Cq {
+    fn any_is(&self, matches: impl Fn(u32) -> bool) -> bool {
+        let status = |bytes: Vec<u8>| Wc::read_from_prefix(&bytes).unwrap().0.status;
+        self.completions.filled().any(|bytes| matches(status(bytes)))
+    }
+
+    /// Whether so many completions are there, or as many as there is room for.
+    fn has(&self, count: u32) -> bool {
+        let room = self.completions.read(offset_of!(QueueBuf, index_mask));
+        self.completions.producer() >= count.min(room)
+    }
+}
+
 /// Which CQ of a QP.
 pub(super) const SENDS: usize = 0;
 pub(super) const RECEIVES: usize = 1;
+
+/// Which of the devices it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Kernel,
+    Inside,
+}
 
 pub(super) struct Bench<'a> {
     /// What it is for.
     name: &'a str,
     transport: &'a dyn Transport,
-    kind: u32,
+    side: Side,
+    setup: Setup,
     pd: u32,
     pub(super) qps: Vec<Qp>,
     srq: Option<(u32, Queue)>,
@@ -171,6 +201,8 @@ pub(super) struct Bench<'a> {
     pub(super) ah: u32,
     mws: Vec<u32>,
     events: OwnedFd,
+    /// Asynchronous events that have been read.
+    told: RefCell<Vec<AsyncEventDesc>>,
     /// What has been seen so far, but for completions.
     seen: String,
 }
@@ -192,7 +224,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn new(transport: &'a dyn Transport, setup: &Setup, name: &'a str) -> Self {
+    pub(super) fn new(side: Side, transport: &'a dyn Transport, setup: &Setup, name: &'a str) -> Self {
         calls::get_context(transport, &(), &mut ()).unwrap();
         let events = calls::alloc_async_event(transport).unwrap();
         events::set_nonblocking(&events).unwrap();
@@ -227,11 +259,12 @@ impl<'a> Bench<'a> {
         let mut answer = CreateAhResp::default();
         let request = CreateAh { pd_handle: pd, attr: ah_attr(GID, 1), ..Default::default() };
         calls::invoke_for_driver(transport, &request, &mut answer).unwrap();
-        let (ah, kind, mws, seen) = (answer.ah_num, setup.kind, Vec::new(), String::new());
+        let (ah, mws, told, seen) = (answer.ah_num, Vec::new(), RefCell::default(), String::new());
         let bench = Self {
             name,
             transport,
-            kind,
+            side,
+            setup: *setup,
             pd,
             qps,
             srq,
@@ -242,15 +275,17 @@ impl<'a> Bench<'a> {
             ah,
             mws,
             events,
+            told,
             seen,
         };
         for index in 0..2 {
-            bench.connect(index, setup);
+            bench.connect(index);
         }
         bench
     }
 
-    fn connect(&self, index: usize, setup: &Setup) {
+    fn connect(&self, index: usize) {
+        let setup = &self.setup;
         let qp = self.qps[index].handle;
         let nobody = index == 0 && setup.alone;
         for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
@@ -274,7 +309,7 @@ impl<'a> Bench<'a> {
     }
 
     pub(super) fn modify(&mut self, index: usize, state: u32) {
-        let request = to_state(self.qps[index].handle, self.kind, state);
+        let request = to_state(self.qps[index].handle, self.setup.kind, state);
         let result = calls::invoke(self.transport, &request);
         self.note(format_args!("to {state}: {result:?}"));
     }
@@ -306,7 +341,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Posts a request, without telling the device.
-    pub(super) fn post(&self, index: usize, wr_id: u64, request: &Request<'_>) {
+    pub(super) fn post(&mut self, index: usize, wr_id: u64, request: &Request<'_>) {
         let sum = request.sges.iter().fold(0, |sum, sge| sge.length.wrapping_add(sum));
         let length = request.length.unwrap_or(sum + request.inline.len() as u32);
         let num_sge = request.num_sge.unwrap_or(request.sges.len() as u32);
@@ -320,6 +355,8 @@ impl<'a> Bench<'a> {
         // Reads, writes and atomics have the address here as well.
         wqe.iova = u64::read_from_prefix(request.part).map_or(0, |(address, _)| address);
         self.qps[index].sends.post(&[wqe.as_bytes(), request.inline, request.sges.as_bytes()]);
+        let signaled = self.setup.signal_all || request.flags & SendFlags::SIGNALED.bits() != 0;
+        self.qps[index].signaled += u32::from(signaled);
     }
 
     /// Tells the device of requests.
@@ -392,19 +429,40 @@ impl<'a> Bench<'a> {
 
     /// Waits until all requests have ended, and receives too of what is broken, and nothing comes any more.
     pub(super) fn settle(&self) {
-        let ended = |index: usize| {
-            let qp = &self.qps[index];
-            let flushed = || qp.receives.as_ref().is_none_or(Queue::is_empty);
-            qp.sends.is_empty() && (!self.is_broken(index) || flushed())
-        };
         let written = || -> Vec<u32> { self.cqs().map(|cq| cq.completions.producer()).collect() };
         self.wait(|| {
             let before = written();
-            ended(0) && ended(1) && {
+            self.has_ended(0) && self.has_ended(1) && {
                 std::thread::sleep(Duration::from_millis(2));
                 before == written()
             }
         });
+    }
+
+    /// Whether the requests of a QP have ended, and all has come of it that comes if it breaks. The driver takes a request from the ring
+    /// before it completes it, and breaks a QP after it has completed what failed, and told the peer of what it refuses.
+    fn has_ended(&self, index: usize) -> bool {
+        let [qp, peer] = [&self.qps[index], &self.qps[1 - index]];
+        let failed = qp.cqs.iter().any(|cq| cq.any_is(|status| status != wc_status::SUCCESS));
+        let refused = [wc_status::REM_INV_REQ_ERR, wc_status::REM_ACCESS_ERR, wc_status::REM_OP_ERR];
+        let breaks = failed || peer.cqs[SENDS].any_is(|status| refused.contains(&status));
+        let flushed = || match &qp.receives {
+            Some(receives) => receives.is_empty(),
+            None => self.last_wqes() >= (0..2).filter(|index| self.is_broken(*index)).count(),
+        };
+        let broken = self.is_broken(index);
+        qp.sends.is_empty() && qp.cqs[SENDS].has(qp.signaled) && if broken { flushed() } else { !breaks }
+    }
+
+    /// How often it has been told that a QP takes no more from the SRQ.
+    fn last_wqes(&self) -> usize {
+        self.read_events();
+        let last = |event: &&AsyncEventDesc| event.event_type == event_type::QP_LAST_WQE_REACHED;
+        self.told.borrow().iter().filter(last).count()
+    }
+
+    fn read_events(&self) {
+        self.told.borrow_mut().extend(std::iter::from_fn(|| events::read_async_event(&self.events).ok()));
     }
 
     fn cqs(&self) -> impl Iterator<Item = &Cq> {
@@ -434,7 +492,7 @@ impl<'a> Bench<'a> {
             );
         }
         for (index, cq) in self.cqs().enumerate() {
-            let _ = writeln!(text, "completions {index}: {:?}", cq.completions.header());
+            let _ = writeln!(text, "ring of completions {index}: {:?}", cq.completions.header());
         }
         if let Some((_, queue)) = &self.srq {
             let _ = writeln!(text, "shared ring: {:?}", queue.header());
@@ -452,8 +510,8 @@ impl<'a> Bench<'a> {
     pub(super) fn outcome(mut self) -> String {
         let mut text = self.rings();
         for (index, cq) in self.cqs().enumerate() {
-            for place in 0..cq.completions.producer() {
-                let bytes = cq.completions.bytes(place);
+            let mut failed = false;
+            for (place, bytes) in cq.completions.filled().enumerate() {
                 let (completion, rest) = Wc::read_from_prefix(&bytes).unwrap();
                 let mut completion = completion;
                 completion.qp_num = self.renamed(completion.qp_num);
@@ -462,14 +520,17 @@ impl<'a> Bench<'a> {
                     // A key: whether it is right shows where it is used.
                     completion.ex = 0;
                 }
-                let unsent = [wc_status::LOC_QP_OP_ERR, wc_status::MW_BIND_ERR];
-                if index % 2 == SENDS && unsent.contains(&completion.status) && Accepted::Unsent.passes() {
-                    completion.status = wc_status::WR_FLUSH_ERR;
+                let first = completion.status != wc_status::SUCCESS && !std::mem::replace(&mut failed, true);
+                if first && self.side == Side::Inside && index % 2 == SENDS && Accepted::Unsent.passes() {
+                    let unsent = [wc_status::LOC_QP_OP_ERR, wc_status::MW_BIND_ERR];
+                    if unsent.contains(&completion.status) {
+                        completion.status = wc_status::WR_FLUSH_ERR;
+                    }
                 }
                 let _ = writeln!(text, "completion {place} of {index}: {completion:?} {:x?}", trimmed(rest));
             }
             while let Ok(event) = events::read_completion_event(&cq.events) {
-                let _ = writeln!(text, "completion event of {index}: {event:#x}");
+                let _ = writeln!(text, "event of completions {index}: {event:#x}");
             }
         }
         let broken = self.is_broken(0) || self.is_broken(1);
@@ -480,7 +541,8 @@ impl<'a> Bench<'a> {
             }
             let _ = writeln!(text, "state of {index}: {qp_state} {sq_draining} {rq_psn:#x} {sq_psn:#x}");
         }
-        while let Ok(event) = events::read_async_event(&self.events) {
+        self.read_events();
+        for event in self.told.borrow().iter() {
             let _ = writeln!(text, "event: {event:?}");
         }
         for (place, bytes) in self.memory.chunks(32).enumerate() {
@@ -562,6 +624,7 @@ fn create_qp(transport: &dyn Transport, pd: u32, srq: Option<u32>, setup: &Setup
         number: made.qp_num,
         sends: Queue::new(transport, &answer.sq_mi),
         receives: srq.is_none().then(|| Queue::new(transport, &answer.rq_mi)),
+        signaled: 0,
         cqs,
     }
 }

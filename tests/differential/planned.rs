@@ -28,7 +28,7 @@ pub(super) fn generated_work_is_done_alike() {
         };
         let plan: Vec<Planned> = (0..REQUESTS).map(|_| Planned::new(&mut random)).collect();
         let name = format!("UVERBS_TEST_DIFFERENTIAL={LENGTH}:{seed}: {setup:?} {plan:?}");
-        differences.extend(compare(&name, &setup, |bench| {
+        differences.extend(compare(&name, &setup, 1, |bench| {
             for (number, planned) in plan.iter().enumerate() {
                 // Receives that are posted to a QP that has failed stay there.
                 if bench.is_broken(0) || bench.is_broken(1) {
