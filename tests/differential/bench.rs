@@ -553,7 +553,7 @@ impl<'a> Bench<'a> {
         self.seen.clone()
     }
 
-    /// Windows go first: a QP with one that is bound takes the kernel a minute to destroy.
+    /// Windows go first: a QP with one that is bound takes the kernel 50 seconds to destroy.
     fn tear_down(&mut self) {
         for mw in std::mem::take(&mut self.mws) {
             calls::destroy_mw(self.transport, mw).unwrap();

@@ -5,7 +5,7 @@
 //! completions and memory, indices of rings, states and events, but what [`Accepted`] says.
 //!
 //! What is never asked of the kernel, because its driver does not survive it: the invalidation of a window that is not bound is the end of
-//! the kernel, and the destruction of a QP with windows bound by it takes a minute.
+//! the kernel, and the destruction of a QP with windows bound by it takes 50 seconds.
 
 mod bench;
 mod call;

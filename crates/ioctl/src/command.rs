@@ -15,7 +15,8 @@ pub const MAX_ATTRIBUTES: usize = 20;
 
 /// What the kernel reads: `struct ib_uverbs_ioctl_hdr` and its attributes.
 ///
-/// Only [`Command`] makes one, so that the pointers and lengths in it are those of live borrows.
+/// Only [`Command`] makes one, so that the pointers and lengths in it are those of live borrows. Tests that need a wrong one lay out the same
+/// bytes, and see to that themselves.
 #[repr(C)]
 pub struct Packet {
     header: IoctlHdr,
