@@ -75,6 +75,9 @@ enum Accepted {
     Header,
     /// Messages are cut into packets by the kernel alone. Of one that fails some may have arrived: bytes of it, and numbers of packets.
     Packets,
+    /// The number that the next packet would have had when retries have been in vain. The driver counts what it has sent, a device inside the
+    /// process what has been answered.
+    Retried,
     /// The status of a request that fails before it is sent. The driver breaks the QP before it tells, and so completes it as flushed; the
     /// specification has it told, and so does a device inside the process.
     Unsent,

@@ -29,15 +29,18 @@ pub(super) fn generated_work_is_done_alike() {
         let plan: Vec<Planned> = (0..REQUESTS).map(|_| Planned::new(&mut random)).collect();
         let name = format!("UVERBS_TEST_DIFFERENTIAL={LENGTH}:{seed}: {setup:?} {plan:?}");
         differences.extend(compare(&name, &setup, 1, |bench| {
+            let mut in_packets = false;
             for (number, planned) in plan.iter().enumerate() {
                 // Receives that are posted to a QP that has failed stay there.
                 if bench.is_broken(0) || bench.is_broken(1) {
                     break;
                 }
                 planned.run(bench, number as u64);
+                in_packets = planned.bytes() > 128 << setup.mtu;
             }
-            if bench.is_broken(0) || bench.is_broken(1) {
+            if in_packets && (bench.is_broken(0) || bench.is_broken(1)) {
                 bench.forget_memory();
+                bench.forget_numbers();
             }
         }));
     }
@@ -152,6 +155,12 @@ impl Planned {
                 (key(random), edge, random.one_of(&[5000, 5000, 3000, 64]))
             }),
         }
+    }
+
+    /// Bytes of the message.
+    fn bytes(&self) -> u32 {
+        let there = self.sges.iter().map(|(_, _, length)| length).sum::<u32>() + self.inline as u32;
+        self.length.unwrap_or(there)
     }
 
     fn run(&self, bench: &mut Bench<'_>, wr_id: u64) {
