@@ -5,7 +5,10 @@ use std::mem::offset_of;
 use uverbs_ioctl::command::MAX_ATTRIBUTES;
 use uverbs_ioctl::uapi::ioctl::{Attr, AttrFlags};
 use uverbs_ioctl::uapi::ioctl_cmds::{DRIVER_NS, attr, method, object};
-use uverbs_ioctl::uapi::user_verbs::{AttachMcast, CMD_FLAG_EXTENDED, CreateAh, ModifyQp, write_cmd};
+use uverbs_ioctl::uapi::ioctl_verbs::AccessFlags;
+use uverbs_ioctl::uapi::user_verbs::{
+    AttachMcast, CMD_FLAG_EXTENDED, CreateAh, ModifyQp, RegMr, ReregMr, write_cmd,
+};
 use uverbs_ioctl::uapi::values::QpAttrMask;
 
 use super::call::{Arg, Call, Kind, Value};
@@ -153,6 +156,7 @@ pub(super) fn excluded(call: &Call) -> Option<Accepted> {
         return match () {
             () if UNISSUED.contains(&number) => Some(Accepted::Unissued),
             () if leads_far(call, number) => Some(Accepted::Network),
+            () if pages_on_demand(call, number) => Some(Accepted::Paging),
             () if attaches_twice(call, number) => Some(Accepted::Leaked),
             () => None,
         };
@@ -162,6 +166,17 @@ pub(super) fn excluded(call: &Call) -> Option<Accepted> {
     let other =
         call.is(object::CQ, method::cq::CREATE) && vector.is_some_and(|arg| (1..64).contains(&arg.word()));
     other.then_some(Accepted::Vectors)
+}
+
+/// Whether it asks for memory that is not pinned.
+fn pages_on_demand(call: &Call, number: u64) -> bool {
+    let place = match number as u32 {
+        write_cmd::REG_MR => offset_of!(RegMr, access_flags),
+        write_cmd::REREG_MR => offset_of!(ReregMr, access_flags),
+        _ => return false,
+    };
+    let access = call.request().get(place..).and_then(<[u8]>::first_chunk);
+    access.is_some_and(|access| u32::from_ne_bytes(*access) & AccessFlags::ON_DEMAND.bits() != 0)
 }
 
 /// Whether it goes to an address of others. That of a group is known without asking.

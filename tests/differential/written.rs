@@ -269,9 +269,6 @@ fn access_to_regions(both: &mut Both) {
     let read_only = memmap2::MmapMut::map_anon(4096).unwrap().make_read_only().unwrap();
     let start = read_only.as_ptr().expose_provenance() as u64;
     for access_flags in single.chain(small) {
-        if access_flags & AccessFlags::ON_DEMAND.bits() != 0 && Accepted::Paging.passes() {
-            continue;
-        }
         let writable = RegMr { access_flags, ..region(pd, 4096, AccessFlags::empty()) };
         for request in [writable, RegMr { start, hca_va: start, ..writable }] {
             if let Ok(mr) = both.issue(&reg_mr(&request)) {
