@@ -1,6 +1,5 @@
 //! Asynchronous events.
 
-use rustc_hash::FxHashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use uverbs_ioctl::uapi::values::event_type;
 use uverbs_ioctl::{Errno, Transport, calls, events};
 

@@ -5,12 +5,12 @@
 //! Who posts must not pay for asking in which state the QP is, so this goes by what a failure leaves behind: a failed completion, or an
 //! event. Whoever finds one marks the QP and makes the kernel look; whoever posts looks at the mark afterwards.
 
-use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use rustix::thread::{MembarrierCommand, membarrier};
 use uverbs_ioctl::uapi::user_verbs::{ModifyQp, QueryQp};
 use uverbs_ioctl::uapi::values::{QpAttrMask, qp_state};
